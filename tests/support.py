@@ -1,0 +1,35 @@
+"""Small things that several test files use: the fake clock, logs to open, the modes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+FULL = os.environ.get("REPLAYLOG_FULL") == "1"
+DURABILITIES = ("memory", "sync", "relaxed")
+DISK = ("sync", "relaxed")
+EXTENT_BYTES = 1 << 20
+
+
+class FakeClock:
+    """Nanoseconds that pass only when told to."""
+
+    def __init__(self, now_ns: int = 1_700_000_000_000_000_000) -> None:
+        self.now_ns = now_ns
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1_000_000_000)
+
+
+def open_log(durability: str, path: Path | None, **settings: Any) -> Any:
+    """`replaylog.open` with small extents; `path` is left out where there is no disk."""
+    import replaylog
+
+    if durability == "memory":
+        return replaylog.open(None, durability="memory", **settings)
+    settings.setdefault("journal_extent_bytes", EXTENT_BYTES)
+    return replaylog.open(path, durability=durability, **settings)
