@@ -339,6 +339,8 @@ class Log:
         missing = head - position.id
         if position.id < floor - 1:
             return Verdict("below-floor", floor, head, missing, floor - 1 - position.id, ended)
+        if position.seen_end and not (ended and position.id == head):
+            return Verdict("forked", floor, head, ended=ended)  # it saw an end that is not there
         if position.tag not in (None, session.tag_at(position.id)):
             return Verdict("forked", floor, head, ended=ended)
         return Verdict("resumable" if missing else "at-head", floor, head, missing, 0, ended)
