@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,26 @@ def open_log(durability: str, path: Path | None, **settings: Any) -> Any:
         return replaylog.open(None, durability="memory", **settings)
     settings.setdefault("journal_extent_bytes", EXTENT_BYTES)
     return replaylog.open(path, durability=durability, **settings)
+
+
+def in_threads(count: int, action: Any) -> list[Any]:
+    """What each thread returned or raised."""
+    import replaylog
+
+    outcomes: list[Any] = [None] * count
+    barrier = threading.Barrier(count)
+
+    def run(n: int) -> None:
+        barrier.wait()
+        try:
+            outcomes[n] = action(n)
+        except replaylog.ReplayLogError as error:
+            outcomes[n] = error
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return outcomes
