@@ -1,0 +1,6 @@
+"""`python -m replaylog.cli`."""
+
+from replaylog.cli import main
+
+if __name__ == "__main__":
+    main()
