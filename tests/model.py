@@ -229,10 +229,11 @@ class Log:
         if limits.events is not None:
             floor = max(floor, session.head - limits.events + 1)
         if limits.bytes is not None:
-            while sum(map(size_of, session.events[floor - 1 :])) > limits.bytes:
+            # The newest event stays, however large: a limit by bytes alone never empties a session.
+            while floor < session.head and sum(map(size_of, session.events[floor - 1 :])) > limits.bytes:
                 floor += 1
         if limits.age_s is not None:
-            horizon = self.clock() - int(limits.age_s * NS)
+            horizon = self.clock() - round(limits.age_s * NS)
             while floor <= session.head and session.events[floor - 1].time_ns <= horizon:
                 floor += 1
         return floor

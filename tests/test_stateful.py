@@ -35,6 +35,7 @@ LIMITS = st.sampled_from(
         model.Limits(events=1),
         model.Limits(events=5),
         model.Limits(events=40),
+        model.Limits(bytes=100),
         model.Limits(bytes=300),
         model.Limits(bytes=3000),
         model.Limits(age_s=10),
