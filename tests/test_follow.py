@@ -184,6 +184,14 @@ def test_a_timeout_of_zero_only_looks(log: Any) -> None:
             next(events)
 
 
+@pytest.mark.parametrize("timeout_s", [1e12, float("inf")])
+def test_a_huge_timeout_waits(memory_log: Any, timeout_s: float) -> None:
+    session = memory_log.create("s")
+    later(0.05, lambda: session.append("x"))
+    with session.follow(0, timeout_s=timeout_s) as events:
+        assert next(events).id == 1
+
+
 def test_close_from_another_thread_ends_the_iteration(log: Any) -> None:
     session = log.create("s")
     fill(session, 2)

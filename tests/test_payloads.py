@@ -66,12 +66,12 @@ EVERY_TYPE: list[Any] = [
 def test_every_type_survives_memory_disk_and_restart(opener: Any, durability: str) -> None:
     log = opener(durability)
     session = log.create("s")
-    ids = session.extend([(payload, "message") for payload in EVERY_TYPE])
+    ids = [session.append_nowait(payload).wait(30) for payload in EVERY_TYPE]
 
     def compare(log: Any) -> None:
         with log.resume("s") as replay:
             events = list(replay)
-        assert [event.id for event in events] == list(ids)
+        assert [event.id for event in events] == ids
         for event, payload in zip(events, EVERY_TYPE, strict=True):
             assert same(event.payload, payload), payload
 

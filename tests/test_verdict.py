@@ -11,11 +11,14 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import model
 import replaylog
 from hostile import HOSTILE
 from replaylog import FLOOR, HEAD, START, Reason
+from replaylog._cursor import parse
 
 FLOOR_ID, HEAD_ID = 5, 9
 
@@ -214,6 +217,37 @@ def test_a_cursor_of_another_type_is_the_programmers_fault(world: World, cursor:
     for ask in (world.session.check, world.session.resume, world.session.follow):
         with pytest.raises(TypeError):
             ask(cursor)
+
+
+class Loud(str):
+    def __str__(self) -> str:
+        return self
+
+
+def test_a_str_of_a_subclass_is_judged_or_refused_but_never_a_crash(world: World) -> None:
+    try:
+        verdict = world.log.check("s", Loud("7"))
+    except TypeError:
+        return
+    assert verdict.reason is RESUMABLE
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.binary(),
+        st.integers(),
+        st.from_regex(r"[0-9a-f]{16}\.[0-9]{1,20}\.[0-9a-f]{8}(\.end)?", fullmatch=True),
+        st.sampled_from(HOSTILE),
+    )
+)
+def test_the_engine_reads_cursors_by_the_same_grammar(memory_log: Any, cursor: Any) -> None:
+    """The core has a parser of its own: it must accept exactly what _cursor.py accepts."""
+    verdict = memory_log.create("s", exist_ok=True).check(cursor)
+    parsed = parse(str(cursor) if isinstance(cursor, int) else cursor)
+    assert verdict.cursor == (None if parsed is None else parsed.id)
+    assert (verdict.reason is Reason.MALFORMED) is (parsed is None)
+    assert verdict.seen_end is bool(parsed and parsed.ended)
 
 
 HOSTILE_NAMES = [
