@@ -172,7 +172,7 @@ def reason_without_stream(
     if 300 <= status < 400 and declared.location is not None:
         return ClientReason.REDIRECTED, {"status": status, "location": declared.location}
     reason = _BY_STATUS.get(status, ClientReason.STATUS)
-    verdict = declared.verdict or problem.get("verdict")
+    verdict = str(declared.verdict or problem.get("verdict"))
     # A proxy's 409 or 404 says nothing about a cursor: the verdict counts only with its own status.
     if verdict in BY_VERDICT and wire_of(Reason(verdict)).status == status:
         reason = BY_VERDICT[verdict]
