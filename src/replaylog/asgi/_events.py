@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["answer", "asked_cursor", "fixed_headers"]
 
+_EVENT_STREAM = {"Content-Type": _sse.MEDIA_TYPE}
 _ORIGINS = {origin.value: origin for origin in Origin}
 
 
@@ -120,11 +121,11 @@ def _finished(verdict: Verdict) -> bool:
 def _without_stream(verdict: Verdict, headers: dict[str, str]) -> Response:
     if _finished(verdict):
         return Response(status_code=204, headers=headers)
-    return Response(status_code=200, headers=headers, media_type=_sse.MEDIA_TYPE)
+    return Response(status_code=200, headers=headers | _EVENT_STREAM)
 
 
 def _as_event(refusal: Problem, headers: dict[str, str]) -> Response:
-    return Response(_sse.refused(refusal.document), 200, headers, _sse.MEDIA_TYPE)
+    return Response(_sse.refused(refusal.document), 200, headers | _EVENT_STREAM)
 
 
 def _verdict_headers(verdict: Verdict, facts: Verdict) -> dict[str, str]:

@@ -9,6 +9,7 @@ exit within `grace_s`. Call `run` from the main thread.
 from __future__ import annotations
 
 import asyncio
+import copy
 import ipaddress
 import logging
 import signal
@@ -17,9 +18,10 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
+import uvicorn.config
 from starlette.types import Scope
 
 from replaylog.asgi._app import App
@@ -93,6 +95,7 @@ def run(
         ws="none",
         access_log=access_log,
         log_level="info" if access_log else "warning",
+        log_config=_log_config(),
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
@@ -102,6 +105,13 @@ def run(
     logging.getLogger("uvicorn.access").addFilter(RedactTickets())
     with _own_signals(server):
         asyncio.run(server.serve(sockets=[sock]))
+
+
+def _log_config() -> dict[str, Any]:
+    """uvicorn's own, but stdout belongs to whoever started us."""
+    config = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
+    config["handlers"]["access"]["stream"] = "ext://sys.stderr"
+    return config
 
 
 @contextmanager
