@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ class FakeServer:
 
     def __init__(self, scripts: tuple[Script, ...]) -> None:
         self.requests: list[Exchange] = []
+        self.errors: list[BaseException | None] = []  # of the scripts: a test's own mistakes
         lock = threading.Lock()
 
         class Handler(socketserver.BaseRequestHandler):
@@ -85,8 +87,8 @@ class FakeServer:
             block_on_close = False
             request_queue_size = 128
 
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                raise
+            def handle_error(server, request: Any, client_address: Any) -> None:
+                self.errors.append(sys.exception())
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
@@ -110,3 +112,4 @@ def serving(*scripts: Script) -> Iterator[FakeServer]:
         yield server
     finally:
         server.close()
+    assert not server.errors, server.errors
