@@ -158,6 +158,11 @@ cdef class Bell:
         close(self.core.fd)
         self.core.fd = -1
 
+    @property
+    def bit(self) -> int:
+        """Its number among the bells of the log."""
+        return self.core.bit
+
     def fileno(self) -> int:
         """The eventfd, for an event loop."""
         return self.core.fd
@@ -302,7 +307,7 @@ cdef class Journal:
         self.pending = &self.a
         self.spare = &self.b
         self.pending.seq = 1
-        self.pending.used = sizeof(BlockHead)
+        self.a.used = self.b.used = sizeof(BlockHead)
 
     def __dealloc__(self):
         cdef uint32_t i

@@ -1436,6 +1436,17 @@ cdef class Replay:
             yield part
         self.done()
 
+    def take_frames(self, bytes_max=FRAMES_BYTES) -> bytes:
+        """SSE text of about `bytes_max`, b"" when everything was delivered."""
+        if self.closed or self.pos >= self.end:
+            self.done()
+            return b""
+        return self.gather(self.end, bytes_max)
+
+    def in_memory(self) -> bool:
+        """What comes next needs nothing from the store."""
+        return self.pos >= self.session.base or self.pos >= min(self.end, rl_load64(&self.session.pub.head))
+
     cdef int done(self) except -1:
         if self.held is not None:
             self.held.expires_ns = 0
@@ -1576,14 +1587,20 @@ cdef class Follow(Replay):
         while self.next_ready(deadline_of(self.timeout_s)):
             yield self.take(chunk_bytes_max)
 
-    def in_memory(self) -> bool:
-        """The next `take` needs nothing from the store."""
-        return self.pos >= self.session.base or self.pos >= rl_load64(&self.session.pub.head)
+    def next_nowait(self):
+        """The next event, None when caught up. Overrun; LogClosed."""
+        if self.closed or self.pos >= min(rl_load64(&self.session.pub.head), self.end):
+            self.caught()
+            if not self.closed:
+                self.check_lost()
+            return None
+        self.ready()
+        self.pos += 1
+        return event_at(self.chunk, self.pos)
 
-    @property
-    def session_object(self):
-        """The session that is read."""
-        return self.session
+    def is_lost(self) -> bool:
+        """The session was reaped."""
+        return (self.session.pub.state & State.WAS_REAPED) != 0
 
     def close(self):
         """End the iteration, also in another thread that waits. Idempotent."""

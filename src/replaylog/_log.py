@@ -584,6 +584,13 @@ class Log(LogCore):
             if over_memory and self._dirty_size() >= before and self._dirty_size() + size <= self._dirty_hard():
                 return  # what is left in memory is promised to readers or not yet flushed
 
+    def _wait_for_room(self) -> None:
+        """For event loops, in a thread: until the queue or the un-checkpointed bytes shrink."""
+        if self._journal is not None and not self._journal.flush_pending(1.0):
+            return
+        if self._maintenance is not None and self._dirty_size() > self._dirty_hard() // 2:
+            self._maintenance.wait_done(1.0)
+
     def _store_is_full(self) -> bool:
         return self._dirty_room() <= 0
 
