@@ -147,6 +147,11 @@ def test_a_refusal_has_its_numbers_from_the_headers_or_from_the_problem() -> Non
     assert verifier.explanation == "cursor 41 below replay floor 67; events 42..66 are lost"
 
 
+def test_a_reader_without_a_cursor_is_told_what_is_lost_from_the_start() -> None:
+    verifier = opened(None, 409, replay_verdict="below-floor", replay_floor=67)
+    assert verifier.explanation == "cursor 0 below replay floor 67; events 1..66 are lost"
+
+
 @pytest.mark.parametrize(
     "problem", ["", "[", "[]", "null", '{"verdict": []}', '{"floor": true}', "[" * 100_000]
 )

@@ -182,10 +182,13 @@ def reason_without_stream(
 
 
 def lost_numbers(held: Position | None, status: int, floor: int | None, head: int | None) -> dict[str, Any]:
-    """The numbers of a refusal, with the lost range where cursor and floor give one."""
+    """The numbers of a refusal, with the lost range where cursor and floor give one.
+
+    A reader without a cursor asked from the start: that is what was refused.
+    """
     numbers: dict[str, Any] = {"status": status}
     numbers |= {name: value for name, value in (("floor", floor), ("head", head)) if value is not None}
-    cursor = held.id if held is not None else None
+    cursor = held.id if held is not None else 0
     if floor is not None and cursor is not None and cursor < floor - 1:
         numbers |= below_floor(cursor, floor)
     return numbers
