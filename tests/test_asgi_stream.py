@@ -180,7 +180,7 @@ def test_the_end_is_a_frame_with_the_end_mark(memory_log: Any, session: Any) -> 
 
 def test_a_reader_that_fell_off_the_window_is_told_and_keeps_its_cursor() -> None:
     log = replaylog.open(
-        None, durability="memory", retention=Retention(events=10), replay_grace_s=0.05, memory_bytes=1 << 16
+        None, durability="memory", retention=Retention(events=10), replay_grace_s=0.05, memory_bytes=1 << 18
     )
     session = log.create("s")
     session.extend([("a" * 100, "message")] * 5)
@@ -190,10 +190,9 @@ def test_a_reader_that_fell_off_the_window_is_told_and_keeps_its_cursor() -> Non
         await call.until("replay-caught-up")
         call.writable.clear()  # a full socket: the next write blocks
         session.append("blocks")
-        await asyncio.sleep(0.1)
-        for _ in range(50):
+        for _ in range(60):
+            await asyncio.sleep(0.01)
             session.extend([("b" * 1000, "message")] * 10)
-        await asyncio.sleep(0.2)
         call.writable.set()
         await call.done()
         last = call.frames[-1]

@@ -216,14 +216,21 @@ def test_a_batch_is_one_commit(memory_log: Any, session: Any) -> None:
     assert payloads(memory_log) == [(payload, kind) for payload, kind in items]
 
 
-def test_a_batch_is_bounded_and_takes_no_condition(memory_log: Any, session: Any) -> None:
+def test_a_batch_is_bounded_and_takes_no_key(memory_log: Any, session: Any) -> None:
     many = msgpack.packb([["x", "message"]] * 10_001)
     assert is_problem(ask(memory_log, "POST", EVENTS, many, MSGPACK), 413, "event-too-large")
     one = msgpack.packb([["x", "message"]])
-    for header in ("If-Match", "Idempotency-Key"):
-        answer = ask(memory_log, "POST", EVENTS, one, [*MSGPACK, (header, '"x"')])
-        assert is_problem(answer, 400, "batch-unconditional")
+    answer = ask(memory_log, "POST", EVENTS, one, [*MSGPACK, ("Idempotency-Key", "k")])
+    assert is_problem(answer, 400, "batch-with-key")
     assert session.head == 0
+
+
+def test_a_batch_takes_if_match(memory_log: Any, session: Any) -> None:
+    two = msgpack.packb([["x", "message"], ["y", "message"]])
+    at_start = [*MSGPACK, ("If-Match", f'"{session.cursor}"')]
+    assert ask(memory_log, "POST", EVENTS, two, at_start).status == 201
+    assert ask(memory_log, "POST", EVENTS, two, at_start).status == 412
+    assert session.head == 2
 
 
 def test_if_match_appends_only_at_that_head(memory_log: Any, session: Any) -> None:

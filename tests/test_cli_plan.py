@@ -1,4 +1,4 @@
-"""`replaylog plan`: the arithmetic of depth against outage, and that it agrees with the engine."""
+"""`replaylog plan`: the judgement of `replaylog._plan`, as an exit code, JSON and sentences."""
 
 from __future__ import annotations
 
@@ -6,70 +6,56 @@ import json
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-import replaylog
-from replaylog import Retention
 from replaylog.cli._app import app
 
 
-def plan(*arguments: object) -> tuple[int, Any]:
-    result = CliRunner().invoke(app, ["plan", "--json", *map(str, arguments)])
-    return result.exit_code, json.loads(result.stdout)
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+
+
+def document(*arguments: object) -> Any:
+    return json.loads(run("--json", *arguments).stdout)
 
 
 def test_the_incident_was_not_covered() -> None:
-    """89 events came while the client was away, and 64 were kept."""
-    code, document = plan("--rate", 1, "--outage", 88, "--events", 64)
-    (events,) = document["limits"]
-    assert (code, document["ok"]) == (1, False)
-    assert (events["has"], events["needs"]) == (64, 89)
-    assert plan("--rate", 1, "--outage", 88, "--events", 256)[0] == 0
+    """One event a second, 89 seconds away: 64 are too few, 256 are not."""
+    result = run("--events", 64, "--interval", 1, "--outage", 89)
+    assert result.exit_code == 1
+    assert "retain 90 events or more" in result.stdout
+    assert run("--events", 256, "--interval", 1, "--outage", 89).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("rate", "outage_s", "burst"), [(1, 10, 0), (3, 7, 0), (0.5, 9, 2), (0, 5, 4), (2, 0, 0)]
-)
-def test_the_depth_that_it_asks_for_is_the_depth_that_it_takes(
-    rate: float, outage_s: float, burst: int
-) -> None:
-    """Depth `needs` resumes after the outage; one less does not."""
-    _, document = plan("--rate", rate, "--outage", outage_s, "--burst", burst, "--events", 1)
-    needs = document["limits"][0]["needs"]
-    for depth, ok in ((needs, True), (needs - 1, False)):
-        if depth == 0:
-            continue
-        with replaylog.open(None, durability="memory", retention=Retention(events=depth)) as log:
-            session = log.create("s")
-            session.extend([("before", "message")] * 10)
-            cursor = session.head
-            # The worst closed interval of this length: one event at its very beginning, burst on top.
-            session.extend([("missed", "message")] * (int(rate * outage_s) + 1 + burst))
-            assert log.check("s", cursor).ok == ok
-        assert (plan("--rate", rate, "--outage", outage_s, "--burst", burst, "--events", depth)[0] == 0) == ok
-
-
-def test_every_limit_is_judged_on_its_own() -> None:
-    code, document = plan(
-        "--rate", 2, "--outage", 60, "--events", 200, "--bytes", 100_000, "--event-bytes", 1000, "--age", 60
-    )
-    assert code == 1
-    assert {row["limit"]: row["ok"] for row in document["limits"]} == {
-        "events": True,
-        "bytes": False,
-        "age": False,
-    }
+def test_the_depth_that_it_asks_for_is_the_least_that_will_do() -> None:
+    needed = document("--events", 1, "--rate", 3, "--outage", 100)["depth_needed"]
+    assert document("--events", needed, "--rate", 3, "--outage", 100)["ok"]
+    assert not document("--events", needed - 1, "--rate", 3, "--outage", 100)["ok"]
 
 
 def test_an_idle_timeout_must_exceed_keepalive_and_stall() -> None:
-    base = ("--rate", 1, "--outage", 1, "--events", 10, "--keepalive", 15, "--stall", 30)
-    assert plan(*base, "--idle-timeout", 45)[0] == 1
-    assert plan(*base, "--idle-timeout", 45.1)[0] == 0
-    assert plan(*base)[1]["idle_timeout"]["needs_more_than_s"] == 45
+    assert run("--keepalive", 15, "--stall", 30, "--idle-timeout", 45).exit_code == 1
+    both = document(
+        "--keepalive", 15, "--stall", 30, "--idle-timeout", 46, "--events", 9, "--rate", 1, "--outage", 10
+    )
+    assert {row["name"]: row["holds"] for row in both["conditions"]} == {
+        "window": False,
+        "idle timeout": True,
+    }
 
 
-def test_it_says_so_in_words() -> None:
-    result = CliRunner().invoke(app, ["plan", "--rate", "1", "--outage", "88", "--events", "64"])
-    assert "events: 64, the outage needs 89; covers 63 s: too little" in result.stdout
-    assert result.stdout.endswith("not covered\n")
-    assert CliRunner().invoke(app, ["plan", "--outage", "88"]).exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        ((), "--events"),
+        (("--events", 64), "--interval"),
+        (("--events", 64, "--outage", 10), "--interval"),
+        (("--events", -1, "--rate", 1, "--outage", 10), "--events"),
+        (("--events", 64, "--rate", 0, "--outage", 10), "--rate"),
+        (("--events", 64, "--rate", 1, "--interval", 1, "--outage", 10), "--interval"),
+    ],
+)
+def test_what_cannot_be_judged_is_a_usage_error_that_names_the_flag(arguments: Any, flag: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert flag in result.stderr

@@ -152,7 +152,7 @@ class App:
             case "session", _:
                 return await _session(log, request, name)
             case "end", _:
-                return await _writes.end(log, request, name)
+                return await _writes.end(log, self.settings, request, name)
             case "tickets", _:
                 return await self._ticket(request)
             case "sessions", _:

@@ -85,13 +85,15 @@ async def append(log: aio.Log, settings: Settings, request: Request, name: str) 
 
 
 async def _append_batch(session: aio.Session, settings: Settings, request: Request, body: bytes) -> Response:
-    for header in ("if-match", "idempotency-key"):
-        if header in request.headers:
-            detail = f"{header} goes with one event, not with a batch: send the events one by one"
-            raise BadRequest(400, "batch-unconditional", "A batch takes no condition", detail)
+    if "idempotency-key" in request.headers:
+        detail = (
+            "Idempotency-Key goes with one event, not with a batch: use If-Match, or send them one by one"
+        )
+        raise BadRequest(400, "batch-with-key", "A batch takes no key", detail)
     items = _body.batch(body, settings.batch_events_max)
+    expect_head = await _expected_head(session, request)
     try:
-        ids = await session.extend(items)
+        ids = await session.extend(items, expect_head=expect_head, timeout=settings.append_timeout_s)
     except (ValueError, TypeError, OverflowError) as error:
         raise _event_invalid(error) from None
     return _appended({"id": ids[-1], "first": ids[0], "cursor": await _token(session, ids[-1])})
@@ -127,14 +129,19 @@ async def _expected_head(session: aio.Session, request: Request) -> int | None:
     raise HeadMoved(name=session.name, expected=expected, head=session.head)
 
 
-async def end(log: aio.Log, request: Request, name: str) -> Response:
+async def end(log: aio.Log, settings: Settings, request: Request, name: str) -> Response:
     """POST end: the body, if there is one, is the last event."""
     session = await log.session(name)
     body = await _body.read(request, log.event_bytes_max)
     query = request.query_params
     payload = _body.payload(body, _body.media_type(request)) if body else None
     try:
-        await session.end(payload, kind=query.get("kind", "message"), reason=query.get("reason", ""))
+        await session.end(
+            payload,
+            kind=query.get("kind", "message"),
+            reason=query.get("reason", ""),
+            timeout=settings.append_timeout_s,
+        )
     except (ValueError, TypeError, OverflowError) as error:
         raise _event_invalid(error) from None
     return JSONResponse(described(session), 200, {"Cache-Control": "no-store"})

@@ -1,132 +1,86 @@
-"""`replaylog plan`: does this depth cover this outage? Arithmetic only; no log is read.
-
-Guarantees: answers for the worst moment. A reader is resumable after an outage when the events that
-came meanwhile still fit into the window, by each limit on its own.
-"""
+"""`replaylog plan`: does this depth cover this outage? A face of `replaylog._plan`; reads no log."""
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
-from replaylog.cli._common import Exit, Json, print_json
+from replaylog._plan import Plan, plan
+from replaylog.cli._common import Exit, Json, fail, print_json
 
-Rate = Annotated[float, typer.Option(min=0, help="Events per second at the busiest.", show_default=False)]
-Outage = Annotated[
-    float, typer.Option(min=0, help="The longest that a reader is away, in seconds.", show_default=False)
+
+def _seconds(text: str) -> float | None:
+    return typer.Option(metavar="SECONDS", help=text, show_default=False)  # type: ignore[no-any-return]
+
+
+Events = Annotated[int | None, typer.Option(help="Depth: events retained.", show_default=False)]
+Interval = Annotated[
+    float | None, _seconds("The shortest time between two events, averaged over the window.")
 ]
-Burst = Annotated[int, typer.Option(min=0, help="Events that may come at once on top of the rate.")]
-Events = Annotated[int | None, typer.Option(min=1, help="Retention by number.", show_default="no limit")]
-EventBytes = Annotated[int, typer.Option(min=1, help="Bytes of the largest usual event.")]
-Age = Annotated[
-    float | None, typer.Option(min=0, help="Retention by age, in seconds.", show_default="no limit")
-]
-Keepalive = Annotated[float, typer.Option(min=0, help="The server's keepalive interval, in seconds.")]
-Stall = Annotated[float, typer.Option(min=0, help="The server's stall limit, in seconds.")]
-Idle = Annotated[
-    float | None,
-    typer.Option(min=0, help="The client's idle timeout, in seconds.", show_default="not judged"),
-]
-
-
-class Limit(NamedTuple):
-    """One retention limit against the outage: `covers_s` is how long it holds at the given rate."""
-
-    name: str
-    has: float
-    needs: float
-    covers_s: float
-
-    @property
-    def ok(self) -> bool:
-        return self.has >= self.needs
+Rate = Annotated[float | None, typer.Option(help="Instead: events per second, at most.", show_default=False)]
+Outage = Annotated[float | None, _seconds("The longest that a reader is away.")]
+Keepalive = Annotated[float | None, _seconds("The server's keepalive interval.")]
+Stall = Annotated[float | None, _seconds("The server's stall limit.")]
+Idle = Annotated[float | None, _seconds("The client's idle timeout.")]
 
 
 def run(
-    rate: Rate,
-    outage: Outage,
-    burst: Burst = 0,
     events: Events = None,
-    bytes_: Annotated[int | None, typer.Option("--bytes", min=1, help="Retention by bytes.")] = None,
-    event_bytes: EventBytes = 1024,
-    age: Age = None,
-    keepalive: Keepalive = 15.0,
-    stall: Stall = 30.0,
+    interval: Interval = None,
+    rate: Rate = None,
+    outage: Outage = None,
+    keepalive: Keepalive = None,
+    stall: Stall = None,
     idle_timeout: Idle = None,
     as_json: Json = False,
 ) -> None:
-    """Does this depth cover this outage? Exit 0 when every limit does, 1 when one does not."""
-    limits = judge(rate, outage, burst, events=events, bytes_max=bytes_, event_bytes=event_bytes, age_s=age)
-    idle_needs_s = keepalive + stall
-    idle_ok = idle_timeout is None or idle_timeout > idle_needs_s
-    ok = idle_ok and all(limit.ok for limit in limits)
+    """Does this depth cover this outage? Exit 0 when a reader can resume, 1 when not.
+
+    Judges the window (--events, --interval or --rate, --outage), the idle timeout (--keepalive, --stall,
+    --idle-timeout), or both.
+    """
+    if rate is not None:
+        if interval is not None:
+            fail(Exit.USAGE, "--interval and --rate say the same: give one of them")
+        if rate <= 0:
+            fail(Exit.USAGE, f"--rate is {rate:g}: it must be above 0")
+        interval = 1 / rate
+    try:
+        judged = plan(
+            depth=events,
+            min_interval_s=interval,
+            disconnect_max_s=outage,
+            keepalive_s=keepalive,
+            stall_max_s=stall,
+            idle_timeout_s=idle_timeout,
+        )
+    except (TypeError, ValueError) as error:
+        fail(Exit.USAGE, _in_flags(str(error)))
     if as_json:
-        print_json(_fields(ok, limits, idle_timeout, idle_needs_s, idle_ok))
+        print_json(_fields(judged))
     else:
-        _print(ok, limits, idle_timeout, idle_needs_s, idle_ok)
-    raise typer.Exit(Exit.YES if ok else Exit.NO)
+        print(judged)
+    raise typer.Exit(Exit.YES if judged.ok else Exit.NO)
 
 
-def judge(
-    rate: float,
-    outage_s: float,
-    burst: int,
-    *,
-    events: int | None,
-    bytes_max: int | None,
-    event_bytes: int,
-    age_s: float | None,
-) -> list[Limit]:
-    """Each given limit against what an outage needs."""
-    # A closed interval of length t holds one event more than t * rate.
-    missed = math.floor(rate * outage_s) + 1 + burst
-    limits = []
-    if events is not None:
-        limits.append(Limit("events", events, missed, _covers_s(events, rate, burst)))
-    if bytes_max is not None:
-        fit = bytes_max // event_bytes
-        limits.append(Limit("bytes", bytes_max, missed * event_bytes, _covers_s(fit, rate, burst)))
-    if age_s is not None:
-        limits.append(Limit("age", age_s, math.nextafter(outage_s, math.inf), age_s))
-    return limits
+_FLAGS = {
+    "depth": "--events",
+    "min_interval_s": "--interval",
+    "disconnect_max_s": "--outage",
+    "keepalive_s": "--keepalive",
+    "stall_max_s": "--stall",
+    "idle_timeout_s": "--idle-timeout",
+}
 
 
-def _covers_s(depth: int, rate: float, burst: int) -> float:
-    if depth <= burst:
-        return 0.0
-    return (depth - burst - 1) / rate if rate else math.inf
+def _in_flags(sentence: str) -> str:
+    for name, flag in _FLAGS.items():
+        sentence = sentence.replace(name + "=", flag).replace(name, flag)
+    return sentence
 
 
-def _fields(
-    ok: bool, limits: list[Limit], idle_s: float | None, idle_needs_s: float, idle_ok: bool
-) -> dict[str, Any]:
-    rows = [
-        {
-            "limit": limit.name,
-            "has": limit.has,
-            "needs": limit.needs,
-            "covers_s": limit.covers_s if math.isfinite(limit.covers_s) else None,
-            "ok": limit.ok,
-        }
-        for limit in limits
-    ]
-    idle = {"has_s": idle_s, "needs_more_than_s": idle_needs_s, "ok": idle_ok}
-    return {"ok": ok, "limits": rows, "idle_timeout": idle}
-
-
-def _print(ok: bool, limits: list[Limit], idle_s: float | None, idle_needs_s: float, idle_ok: bool) -> None:
-    for limit in limits:
-        print(
-            f"{limit.name}: {limit.has:g}, the outage needs {limit.needs:g}; covers {limit.covers_s:g} s: "
-            f"{'ok' if limit.ok else 'too little'}"
-        )
-    if not limits:
-        print("no limit given: everything is retained, as long as there is room")
-    if idle_s is not None:
-        print(
-            f"idle timeout: {idle_s:g} s, must exceed keepalive + stall = {idle_needs_s:g} s: "
-            f"{'ok' if idle_ok else 'too short: silence would be taken for loss'}"
-        )
-    print("covered" if ok else "not covered")
+def _fields(judged: Plan) -> dict[str, object]:
+    numbers = {name: value for name, value in judged._asdict().items() if name not in ("window", "idle")}
+    conditions = [condition._asdict() | {"holds": condition.holds} for condition in judged.conditions]
+    return {"ok": judged.ok, "conditions": conditions, **numbers}
