@@ -263,6 +263,19 @@ def test_drain_ends_every_stream_with_a_retry(memory_log: Any, session: Any) -> 
     run(scenario())
 
 
+def test_a_log_closed_under_its_readers_ends_their_streams(memory_log: Any, session: Any) -> None:
+    async def scenario() -> None:
+        app = App(memory_log, keepalive_s=0.2)
+        call = Call(app, "GET", PATH)
+        await call.until("replay-caught-up")
+        memory_log.close()
+        await call.done()
+        assert call.frames[-1].retry
+        assert (await Call(app, "GET", PATH).done()).status == 503
+
+    run(scenario())
+
+
 def test_drain_does_not_wait_for_a_reader_that_does_not_read(memory_log: Any, session: Any) -> None:
     async def scenario() -> None:
         cut: list[Any] = []

@@ -32,10 +32,8 @@ def directory(tmp_path: Path) -> Path:
 
 
 def token(path: Path, name: str, id: int) -> str:
-    with replaylog.open(path, mode="r") as log:
-        found = log.check(name, id).from_token
-        assert found is not None
-        return found
+    with replaylog.open(path, mode="r") as log, log.resume(name, id) as replay:
+        return replay.verdict.from_token
 
 
 # --- check ----------------------------------------------------------------------------------------

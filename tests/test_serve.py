@@ -1,51 +1,23 @@
 """`replaylog serve` as its users meet it: a process, real sockets, signals.
 
-Here stand the promises that only a server can keep: the end of a stalled socket, bounded memory for a
-reader that does not read, an exit within the grace, and what is left after SIGKILL.
+Here stand the promises that only a server can keep: an exit within the grace, and what is left after
+SIGKILL. Readers that do not read are in test_asgi_stall.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
+import http.client
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from replaylog.asgi import _server
-from web import Reader, Serving
-
-MIB = 1 << 20
-
-
-def raw_reader(server: Serving, name: str, query: str = "") -> socket.socket:
-    """A reader that asks for a stream, takes the head of the answer, and then reads nothing."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.settimeout(20)
-    sock.connect((server.host, server.port))
-    sock.sendall(f"GET /sessions/{name}/events{query} HTTP/1.1\r\nHost: {server.host}\r\n\r\n".encode())
-    assert sock.recv(64).startswith(b"HTTP/1.1 200")
-    return sock
-
-
-def is_reset(sock: socket.socket) -> bool:
-    """Whether the connection is over: what was received is read, then RST or EOF."""
-    try:
-        while sock.recv(65536):
-            pass
-    except ConnectionResetError:
-        return True
-    except TimeoutError:
-        return False
-    return True
-
+import replaylog
+from web import Reader, Serving, is_reset, raw_reader
 
 # --- start ----------------------------------------------------------------------------------------
 
@@ -227,118 +199,6 @@ def test_sigterm_does_not_wait_for_a_reader_that_does_not_read(tmp_path: Path) -
         stalled.close()
 
 
-# --- readers that do not read ---------------------------------------------------------------------
-
-
-def test_accepted_sockets_inherit_the_stall_limit_and_the_send_buffer() -> None:
-    with _server.listen("127.0.0.1", 0, stall_max_s=7.5) as listening:
-        listening.setblocking(True)
-        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7500
-            buffer = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-            assert buffer <= 2 * _server.SEND_BUFFER_BYTES
-
-
-def test_the_kernel_alone_ends_a_connection_whose_peer_takes_nothing() -> None:
-    """Whatever the application does, or does not: this is the promise of `Replay-Stall-Max`."""
-
-    async def scenario() -> None:
-        lost: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        clock = asyncio.get_running_loop().time
-
-        class Writes(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                assert isinstance(transport, asyncio.Transport)
-                self.began = clock()
-                transport.write(b"x" * 4 * MIB)
-
-            def connection_lost(self, exc: Exception | None) -> None:
-                lost.set_result(clock() - self.began)
-
-        listening = _server.listen("127.0.0.1", 0, stall_max_s=1)
-        server = await asyncio.get_running_loop().create_server(Writes, sock=listening)
-        with socket.socket() as reader:
-            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            reader.connect(listening.getsockname())
-            took_s = await asyncio.wait_for(lost, 10)
-        server.close()
-        assert 0.5 < took_s < 4
-
-    asyncio.run(scenario())
-
-
-def test_a_stalled_reader_is_gone_within_keepalive_and_stall_and_can_resume(tmp_path: Path) -> None:
-    keepalive_s, stall_s, slack_s = 1, 3, 1.0
-    with Serving(tmp_path / "log", "--keepalive", str(keepalive_s), "--stall", str(stall_s)) as server:
-        server.ask("PUT", "/sessions/s")
-        stalled = raw_reader(server, "s")
-        port = stalled.getsockname()[1]
-        with server.stream("s") as healthy:
-            healthy.until("replay-caught-up")
-            server.extend("s", [("x" * 2000, "message")] * 2000)
-            began = time.monotonic()
-            assert server.established(port)
-            assert len(healthy.events(2000)) == 2000
-            while server.established(port):
-                assert time.monotonic() - began < keepalive_s + stall_s + slack_s
-                time.sleep(0.05)
-            assert is_reset(stalled)
-            server.post("s", ["after"])
-            assert healthy.events(1)[0].number == 2001, "the others never noticed"
-        stalled.close()
-        with server.stream("s", "10") as back:
-            assert [frame.number for frame in back.events(1991)] == list(range(11, 2002))
-
-
-class Counting(threading.Thread):
-    """A reader that keeps up: it looks at the ids and drops the rest."""
-
-    def __init__(self, sock: socket.socket, last: int) -> None:
-        super().__init__()
-        self.sock, self.last = sock, last
-        self.ids: list[int] = []
-        self.moved = threading.Condition()
-
-    def run(self) -> None:
-        tail = b""
-        while not (self.ids and self.ids[-1] >= self.last):
-            part = self.sock.recv(MIB)
-            if not part:
-                break
-            text, _, tail = (tail + part).rpartition(b"\n")
-            with self.moved:
-                self.ids += map(
-                    int, re.findall(rb"^id: [0-9a-f]{16}\.(\d+)\.[0-9a-f]{8}$", text, re.MULTILINE)
-                )
-                self.moved.notify()
-
-    def wait_for(self, id: int) -> None:
-        with self.moved:
-            assert self.moved.wait_for(lambda: self.ids and self.ids[-1] >= id, 20)
-
-
-def test_a_reader_that_does_not_read_costs_less_than_2_mb() -> None:
-    """100,000 events of 2 KB pass by; the server holds none of them for the readers that sleep."""
-    stalled_readers, batch = 4, [("x" * 2000, "message")] * 500
-    with Serving(None, "--events", "1000", "--stall", "120") as server:
-        server.ask("PUT", "/sessions/s")
-        for _ in range(40):
-            head = server.extend("s", batch)
-        sleeping = [raw_reader(server, "s", "?from=head") for _ in range(stalled_readers)]
-        healthy = Counting(raw_reader(server, "s", "?from=head"), head + 100_000)
-        healthy.start()
-        before = server.memory_bytes()
-        for _ in range(200):
-            healthy.wait_for(server.extend("s", batch) - len(batch))
-        healthy.join(20)
-        grown = server.memory_bytes() - before
-        assert grown < stalled_readers * 2 * MIB, f"{grown / MIB:.1f} MiB for {stalled_readers} readers"
-        events = healthy.ids[healthy.ids.index(head + 1) :]
-        assert events == list(range(head + 1, head + 100_001)), "the reader that reads got everything"
-        for sock in (*sleeping, healthy.sock):
-            sock.close()
-
-
 def test_idle_streams_stay_open_on_keepalives(tmp_path: Path) -> None:
     with Serving(tmp_path / "log", "--keepalive", "0.1", "--stall", "0.5") as server:
         server.ask("PUT", "/sessions/s")
@@ -347,3 +207,33 @@ def test_idle_streams_stay_open_on_keepalives(tmp_path: Path) -> None:
             frames = iter(reader)
             for _ in range(15):
                 assert next(frames).comment == "head=0"
+
+
+# --- mounted under a server of one's own ----------------------------------------------------------
+
+
+def test_the_lines_for_uvicorn_in_the_protocol_keep_its_promises(tmp_path: Path) -> None:
+    """The example of PROTOCOL.md, run as it stands: streams end on SIGTERM, and the process with them."""
+    text = (Path(replaylog.__file__).parent / "PROTOCOL.md").read_text()
+    example = text.rpartition("```python\n")[2].partition("```")[0].replace("8080", "0")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import replaylog\nlog = replaylog.open(None, durability='memory')\nlog.create('s')\n"
+        + example.replace("app = App", "print(sock.getsockname()[1], flush=True)\napp = App")
+    )
+    with subprocess.Popen(
+        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        connection = http.client.HTTPConnection("127.0.0.1", int(process.stdout.readline()), timeout=10)
+        connection.request("GET", "/sessions/s/events")
+        reader = Reader(connection, connection.getresponse())
+        assert reader.headers["Replay-Stall-Max"] == "30"
+        assert reader.socket is not None
+        reader.until("replay-caught-up")
+        began = time.monotonic()
+        process.terminate()
+        assert [frame.retry for frame in reader] == ["1000"]
+        process.wait(10)
+        assert time.monotonic() - began < 2
+        reader.close()

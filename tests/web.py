@@ -12,6 +12,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -225,6 +226,29 @@ class Serving:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+def raw_reader(server: Serving, name: str, query: str = "") -> socket.socket:
+    """A reader that asks for a stream, takes the head of the answer, and then reads nothing."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(20)
+    sock.connect((server.host, server.port))
+    sock.sendall(f"GET /sessions/{name}/events{query} HTTP/1.1\r\nHost: {server.host}\r\n\r\n".encode())
+    assert sock.recv(64).startswith(b"HTTP/1.1 200")
+    return sock
+
+
+def is_reset(sock: socket.socket) -> bool:
+    """Whether the connection is over: what was received is read, then RST or EOF."""
+    try:
+        while sock.recv(65536):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
 
 
 class Call:

@@ -9,6 +9,7 @@ Callable from any thread.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -66,11 +67,13 @@ CURSOR_HEADERS: Final = (
 )
 REQUEST_HEADERS: Final = (LAST_EVENT_ID, "Authorization", "If-Match", "Idempotency-Key", REFUSE)
 
+_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_BREAKS = re.compile("[\r\n\0]")
+
 
 def control(event: str, token: str, data: Mapping[str, Any]) -> bytes:
     """One control frame: `id:`, `event:`, one line of JSON."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return f"id: {_one_line(token)}\nevent: {_one_line(event)}\ndata: {text}\n\n".encode("ascii")
+    return f"id: {_one_line(token)}\nevent: {_one_line(event)}\ndata: {_json(data)}\n\n".encode("ascii")
 
 
 def refused(problem: Mapping[str, Any]) -> bytes:
@@ -90,6 +93,6 @@ def retry(wait_ms: int) -> bytes:
 
 
 def _one_line(text: str) -> str:
-    if any(end in text for end in "\r\n\0"):
+    if _BREAKS.search(text):
         raise ValueError(f"{text!r} would break the frame: no CR, LF or NUL here")
     return text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from replaylog import _sse
-from replaylog._errors import Overrun
+from replaylog._errors import LogClosed, Overrun
 from replaylog.asgi._problems import hex_epoch, of_verdict
 from replaylog.asgi._settings import Settings
 from replaylog.asgi._streams import Streams
@@ -100,6 +100,8 @@ class Stream:
         except Overrun as overrun:
             problem = of_verdict(overrun.verdict).document
             last = _sse.control(_sse.OVERRUN, self._follow.cursor, problem)
+        except LogClosed:  # closed without a drain: for the reader it is the same
+            last = _sse.retry(self._settings.retry_ms)
         if not self._gone:
             await self._write(last, more=False)
 

@@ -24,13 +24,13 @@ Abort = Callable[[Scope], None]
 
 
 class Streams:
-    """The registry. One task watches every stream's write: a timer per write costs more than the write."""
+    """The registry. One timer watches every stream's write: one per write would cost more than the write."""
 
     def __init__(self, settings: Settings, abort: Abort | None) -> None:
         self._settings = settings
         self.abort = abort
         self._open: set[Stream] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self.draining = False
 
@@ -48,30 +48,27 @@ class Streams:
     def add(self, stream: Stream) -> None:
         self._open.add(stream)
         self._empty.clear()
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._watch_stalls(), name="replaylog stall clock")
+        if self._timer is None:
+            self._look_for_stalls()
 
     def discard(self, stream: Stream) -> None:
         self._open.discard(stream)
         if not self._open:
             self._empty.set()
-            if self._watch is not None:
-                self._watch.cancel()
-                self._watch = None
 
-    async def _watch_stalls(self) -> None:
-        """A write that blocks during the sleep is due only after it: no deadline is missed."""
-        clock, stall_max_s = asyncio.get_running_loop().time, self._settings.stall_max_s
-        while True:
-            due_s = clock() + stall_max_s
-            for stream in list(self._open):
-                if (since_s := stream.blocked_since_s) is None:
-                    continue
-                if since_s + stall_max_s <= clock():
-                    stream.stall()
-                else:
-                    due_s = min(due_s, since_s + stall_max_s)
-            await asyncio.sleep(max(due_s - clock(), 0.001))
+    def _look_for_stalls(self) -> None:
+        """Looks again when the first write is due; one that blocks after this look is due later than that."""
+        loop, stall_max_s = asyncio.get_running_loop(), self._settings.stall_max_s
+        now_s = loop.time()
+        due_s = now_s + stall_max_s
+        for stream in list(self._open):
+            if (since_s := stream.blocked_since_s) is None:
+                continue
+            if since_s + stall_max_s <= now_s:
+                stream.stall()
+            else:
+                due_s = min(due_s, since_s + stall_max_s)
+        self._timer = loop.call_at(due_s, self._look_for_stalls) if self._open else None
 
     async def drain(self, timeout_s: float) -> None:
         """End every stream with its `retry:`; cut off those that do not take it in time."""

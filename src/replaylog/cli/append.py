@@ -71,7 +71,8 @@ def run(
 
 def _one(session: Session, payload: str | None, kind: str, form: As, key: str | None) -> int:
     raw = sys.stdin.buffer.read() if payload is None else payload.encode()
-    return session.append(_value(raw, form), kind=kind, key=key)
+    id: int = session.append(_value(raw, form), kind=kind, key=key)
+    return id
 
 
 def _all_lines(session: Session, kind: str, form: As) -> list[int]:
