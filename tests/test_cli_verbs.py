@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +146,36 @@ def test_tail_refuses_a_cursor_instead_of_skipping(directory: Path) -> None:
 def test_tail_follow_ends_with_the_session(directory: Path) -> None:
     result = run("tail", directory, "done", "--follow", "--json")
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [1, 2, 3, 4, 5]
+
+
+def test_tail_follow_sees_what_another_process_appends(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with replaylog.open(path) as log:
+        session = log.create("s")
+        session.extend([("old", "message")] * 3)
+        command = [
+            sys.executable,
+            "-m",
+            "replaylog.cli",
+            "tail",
+            str(path),
+            "s",
+            "-f",
+            "--json",
+            "--from",
+            "head",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            time.sleep(0.5)
+            for n in range(3):
+                session.append(f"live {n}")
+                time.sleep(0.2)
+            session.end("bye")
+            ids = [json.loads(line)["id"] for line in process.stdout]
+            assert process.wait(10) == 0
+    assert ids == list(range(ids[0], 8))
+    assert ids[0] in (4, 5, 6, 7), "from the head of the moment it looked first"
 
 
 def test_a_payload_cannot_drive_the_terminal(tmp_path: Path) -> None:

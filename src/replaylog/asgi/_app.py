@@ -158,7 +158,7 @@ class App:
             case "sessions", _:
                 return await self._sessions(log, request)
             case _:
-                return self._health(log)
+                return await self._health(log)
 
     def _aio(self) -> aio.Log:
         if self._log is None:
@@ -199,11 +199,17 @@ class App:
         ticket, life_s = self._guard.issue(session, ttl_s)
         return JSONResponse({"ticket": ticket, "ttl_s": life_s}, 201, {"Cache-Control": "no-store"})
 
-    def _health(self, log: aio.Log) -> Response:
-        status = "draining" if self._streams.draining else "closed" if log.sync.closed else "ok"
-        code = 200 if status == "ok" else 503
+    async def _health(self, log: aio.Log) -> Response:
+        """503 where a supervisor should act: a poisoned log takes no append until it is opened again."""
+        status = "ok"
+        if self._streams.draining:
+            status = "draining"
+        elif log.sync.closed:
+            status = "closed"
+        elif (await log.stats()).get("poisoned"):
+            status = "poisoned"
         document = {"status": status, "streams": self.streams}
-        return JSONResponse(document, code, {"Cache-Control": "no-store"})
+        return JSONResponse(document, 200 if status == "ok" else 503, {"Cache-Control": "no-store"})
 
     # --- CORS ------------------------------------------------------------------------------------
 

@@ -25,20 +25,20 @@ async def read(request: Request, bytes_max: int) -> bytes:
     """The body; 413 as soon as it is known to be longer than `bytes_max`."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > bytes_max:
-        raise _too_large(int(declared), bytes_max)
+        raise _too_large(request, int(declared), bytes_max)
     chunks, size = [], 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
             if size > bytes_max:
-                raise _too_large(size, bytes_max)
+                raise _too_large(request, size, bytes_max)
             chunks.append(chunk)
     except ClientDisconnect:
         raise BadRequest(400, "body-malformed", "The body is not complete", "the client went away") from None
     return b"".join(chunks)
 
 
-def _too_large(size: int, bytes_max: int) -> BadRequest:
+def _too_large(request: Request, size: int, bytes_max: int) -> BadRequest:
     detail = f"{size} bytes exceed event_bytes_max={bytes_max}: split the payload or raise event_bytes_max"
     error = BadRequest(
         413,
@@ -49,8 +49,9 @@ def _too_large(size: int, bytes_max: int) -> BadRequest:
         limit=bytes_max,
         bound="event_bytes_max",
     )
-    # The rest of the body is not read: the connection cannot be used again.
-    error.problem.headers["Connection"] = "close"
+    # The rest of the body is not read: an HTTP/1 connection cannot be used again.
+    if request.scope.get("http_version", "1.1").startswith("1"):
+        error.problem.headers["Connection"] = "close"
     return error
 
 
