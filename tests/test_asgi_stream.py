@@ -345,6 +345,9 @@ def test_the_number_of_streams_is_bounded(memory_log: Any, session: Any) -> None
         third = await Call(app, "GET", PATH).done()
         assert (third.status, third.headers["retry-after"]) == (503, "1")
         assert third.headers["cache-control"] == "no-store, no-transform"
+        assert third.headers["replay-verdict"] == "at-head"
+        browser = await Call(app, "GET", f"{PATH}?refuse=event").done()
+        assert (browser.status, browser.body) == (200, b"retry: 1000\n\n"), "503 would end it for good"
         calls[0].leave()
         await calls[0].done()
         fourth = Call(app, "GET", PATH)

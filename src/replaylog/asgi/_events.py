@@ -70,24 +70,27 @@ async def answer(
     log: aio.Log, settings: Settings, streams: Streams, request: Request, name: str | None
 ) -> ASGIApp:
     """The response: a stream, 204, or a refusal."""
-    cursor = asked_cursor(request)
-    in_band = refuses_in_band(request)
-    if in_band and cursor == _sse.REFUSED_ID:
-        # The reader was refused before and asks again by itself: 204 ends that for good.
-        return Response(status_code=204, headers=fixed_headers(settings))
+    cursor, in_band = asked_cursor(request), refuses_in_band(request)
     name = "" if name is None else name
     verdict = await _check(log, name, cursor)
+    why = ""
     if verdict.ok and request.method == "GET" and not _finished(verdict):
+        why = streams.closed_to_new()
         try:
-            return await _open(log, settings, streams, name, cursor)
+            if not why:
+                return await _open(log, settings, streams, name, cursor)
         except NotResumable as error:  # retention moved between the two questions
             verdict = error.verdict
         except (SessionUnknown, SessionReaped):
             verdict = await _check(log, name, cursor)
+            why = "the session was created again at this moment: connect again"
     facts = await _check(log, name, HEAD) if verdict.reason is Reason.MALFORMED else verdict
     headers = fixed_headers(settings) | _verdict_headers(verdict, facts)
     if verdict.ok:
-        return _without_stream(verdict, headers)
+        return _not_now(why, settings, headers, in_band=in_band) if why else _without_stream(verdict, headers)
+    if in_band and cursor == _sse.REFUSED_ID:
+        # The reader was refused before and asks again by itself: 204 ends that for good.
+        return Response(status_code=204, headers=headers)
     refusal = of_verdict(verdict, facts, headers=headers)
     return _as_event(refusal, headers) if in_band else refusal
 
@@ -100,18 +103,19 @@ async def _check(log: aio.Log, name: str, cursor: str | Origin) -> Verdict:
 async def _open(
     log: aio.Log, settings: Settings, streams: Streams, name: str, cursor: str | Origin
 ) -> ASGIApp:
-    if why := streams.closed_to_new():
-        return Problem(
-            503,
-            "no-stream-now",
-            "No new stream now",
-            detail=why,
-            headers=fixed_headers(settings) | {"Retry-After": "1"},
-        )
     session = await log.session(name)
     follow = await session.follow(cursor).__aenter__()
     headers = fixed_headers(settings) | _verdict_headers(follow.verdict, follow.verdict)
     return Stream(log, name, follow, settings, streams, headers)
+
+
+def _not_now(why: str, settings: Settings, headers: dict[str, str], *, in_band: bool) -> Response:
+    """The cursor is good and no stream is free. A browser would take 503 for the end of everything."""
+    if in_band:
+        return Response(_sse.retry(settings.retry_ms), 200, headers | _EVENT_STREAM)
+    return Problem(
+        503, "no-stream-now", "No new stream now", detail=why, headers=headers | {"Retry-After": "1"}
+    )
 
 
 def _finished(verdict: Verdict) -> bool:
