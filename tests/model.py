@@ -183,6 +183,7 @@ class Session:
     floor: int = 1
     events: list[Event] = field(default_factory=list)  # every event ever, trimmed ones too
     keys: dict[str, int] = field(default_factory=dict)
+    ended: bool = False  # stays when the session is reaped
     reap_reason: str = ""
 
     @property
@@ -310,7 +311,7 @@ class Log:
         session = self._open(name)
         if payload is not None:
             session.add(payload, kind, self.clock())
-        session.state = "ended"
+        session.state, session.ended = "ended", True
         self.settle()
 
     def _open(self, name: str) -> Session:

@@ -249,9 +249,9 @@ def test_unknown_cursor_never_moves_the_reader(log: Any) -> None:
 
 
 @case("ring-evicted-log-still-has-it")
-def test_ring_evicted_log_still_has_it(opener: Opener, durability: str) -> None:
+def test_ring_evicted_log_still_has_it(opener: Opener, disk: str) -> None:
     expected = expect("ring-evicted-log-still-has-it")
-    log = opener(durability, retention=Retention(events=100_000), memory_bytes=64 << 10)
+    log = opener(disk, retention=Retention(events=100_000), memory_bytes=64 << 10)
     grow(log.create("s"), 1, 2506)
     log.flush()
     grow(log.create("other"), 1, 2000)

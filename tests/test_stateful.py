@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,7 +21,9 @@ import model
 import replaylog
 from support import FULL, FakeClock, open_log
 
-NAMES = st.sampled_from(["a", "b", "ab"])
+NAMES = ("a", "b", "ab")
+NAME = st.sampled_from([*NAMES, *NAMES, "never"])
+LOOKS = st.sampled_from([1, 5])
 KINDS = st.sampled_from(["message", "progress", "", "r\u00e9sultat"])
 PAYLOADS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
@@ -42,7 +44,23 @@ LIMITS = st.sampled_from(
         model.Limits(events=8, bytes=1000, age_s=30),
     ]
 )
-CURSORS = st.one_of(st.integers(0, 60), st.sampled_from(list(model.Origin)), st.none())
+OWN = st.one_of(st.none(), LIMITS)
+RARELY = st.sampled_from([False, False, False, False, True])
+
+
+class Near(NamedTuple):
+    """A cursor that is drawn before the window is known: some ids from the floor or the head."""
+
+    edge: str
+    off: int
+
+
+CURSORS = st.one_of(
+    st.builds(Near, st.sampled_from(["floor", "head"]), st.integers(-3, 3)),
+    st.sampled_from(list(model.Origin)),
+    st.integers(0, 60),
+    st.none(),
+)
 ORIGINS = {
     model.Origin.START: replaylog.START,
     model.Origin.FLOOR: replaylog.FLOOR,
@@ -71,8 +89,8 @@ def outcome(action: Any) -> tuple[model.Refused | None, Any]:
 class Follower:
     """A live reader of the engine, and where the oracle says that it stands."""
 
-    def __init__(self, name: str, epoch: int, position: int, follow: Any) -> None:
-        self.name, self.epoch, self.position, self.follow = name, epoch, position, follow
+    def __init__(self, session: model.Session, position: int, follow: Any) -> None:
+        self.session, self.position, self.follow = session, position, follow
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -85,10 +103,14 @@ class LogMachine(RuleBasedStateMachine):
         self.tokens: list[str] = []  # every token ever given out, of every epoch
         self.followers: list[Follower] = []
 
-    @initialize(limits=LIMITS)
-    def begin(self, limits: model.Limits) -> None:
+    @initialize(limits=LIMITS, own=st.tuples(OWN, OWN, OWN), look_every=LOOKS)
+    def begin(self, limits: model.Limits, own: tuple[model.Limits | None, ...], look_every: int) -> None:
+        # To look is to settle the floor: where nobody looks for a while, readers must find out alone.
+        self.look_every, self.steps = look_every, 0
         self.oracle = model.Log(self.clock, limits)
         self.log = self.open()
+        for name, its in zip(NAMES, own, strict=True):
+            self.create(name, its, None)
 
     def open(self) -> Any:
         return open_log(
@@ -122,6 +144,13 @@ class LogMachine(RuleBasedStateMachine):
             assert getattr(caught.value, fact) == value, (fact, refused)
         return None
 
+    def resolve(self, name: str, cursor: Any) -> Any:
+        """The cursor as the oracle takes it."""
+        if not isinstance(cursor, Near):
+            return cursor
+        session = self.oracle.sessions.get(name)
+        return 0 if session is None else max(0, getattr(session, cursor.edge) + cursor.off)
+
     def remember(self, name: str) -> None:
         session = self.oracle.sessions.get(name)
         if session is not None:
@@ -129,7 +158,7 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- sessions
 
-    @rule(name=NAMES, limits=st.one_of(st.none(), LIMITS), meta=st.sampled_from([None, {"user": "u1"}]))
+    @rule(name=st.sampled_from(NAMES), limits=OWN, meta=st.sampled_from([None, {"user": "u1"}]))
     def create(self, name: str, limits: model.Limits | None, meta: Any) -> None:
         own = None if limits is None else retention(limits)
         known = self.oracle.sessions.get(name)
@@ -146,16 +175,16 @@ class LogMachine(RuleBasedStateMachine):
             assert self.log.create(name, exist_ok=True).epoch == known.epoch
         self.remember(name)
 
-    @rule(name=NAMES, reason=st.sampled_from(["", "idle"]))
-    def reap(self, name: str, reason: str) -> None:
-        if name in self.oracle.sessions and self.oracle.sessions[name].state != "reaped":
+    @rule(name=NAME, reason=st.sampled_from(["", "idle"]), really=RARELY)
+    def reap(self, name: str, reason: str, really: bool) -> None:
+        if really and name in self.oracle.sessions and self.oracle.sessions[name].state != "reaped":
             self.log.reap(name, reason=reason)
             self.oracle.reap(name, reason)
             assert self.log.check(name, 0).last_reason == reason
 
     # --- events
 
-    @rule(name=NAMES, payload=PAYLOADS, kind=KINDS)
+    @rule(name=NAME, payload=PAYLOADS, kind=KINDS)
     def append(self, name: str, payload: Any, kind: str) -> None:
         self.both(
             lambda: self.log.session(name).append(payload, kind=kind),
@@ -163,7 +192,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         self.remember(name)
 
-    @rule(name=NAMES, payloads=st.lists(PAYLOADS, min_size=1, max_size=25), kind=KINDS)
+    @rule(name=NAME, payloads=st.lists(PAYLOADS, min_size=1, max_size=25), kind=KINDS)
     def append_nowait(self, name: str, payloads: list[Any], kind: str) -> None:
         def on_engine() -> list[int]:
             session = self.log.session(name)
@@ -172,12 +201,17 @@ class LogMachine(RuleBasedStateMachine):
 
         self.both(on_engine, lambda: [self.oracle.append(name, payload, kind) for payload in payloads])
 
-    @rule(name=NAMES, events=st.lists(st.tuples(PAYLOADS, KINDS), min_size=1, max_size=25))
+    @rule(name=NAME, events=st.lists(st.tuples(PAYLOADS, KINDS), min_size=1, max_size=25))
     def extend(self, name: str, events: list[tuple[Any, str]]) -> None:
         self.both(lambda: self.log.session(name).extend(events), lambda: self.oracle.extend(name, events))
         self.remember(name)
 
-    @rule(name=NAMES, key=KEYS, payload=st.sampled_from(["p", "q"]), kind=st.sampled_from(["message", "x"]))
+    @rule(
+        name=NAME,
+        key=KEYS,
+        payload=st.sampled_from(["p", "q"]),
+        kind=st.sampled_from(["message", "x"]),
+    )
     def append_with_key(self, name: str, key: str, payload: str, kind: str) -> None:
         state = getattr(self.oracle.sessions.get(name), "state", None)
         if state == "ended":
@@ -187,7 +221,7 @@ class LogMachine(RuleBasedStateMachine):
             lambda: self.oracle.append(name, payload, kind, key=key),
         )
 
-    @rule(name=NAMES, off=st.integers(-2, 2))
+    @rule(name=NAME, off=st.integers(-2, 2))
     def append_expecting_a_head(self, name: str, off: int) -> None:
         expected = max(0, getattr(self.oracle.sessions.get(name), "head", 0) + off)
         self.both(
@@ -195,15 +229,18 @@ class LogMachine(RuleBasedStateMachine):
             lambda: self.oracle.append(name, "e", expect_head=expected),
         )
 
-    @rule(name=NAMES, payload=st.one_of(st.none(), st.just("bye")))
-    def end(self, name: str, payload: Any) -> None:
+    @rule(name=NAME, payload=st.one_of(st.none(), st.just("bye")), really=RARELY)
+    def end(self, name: str, payload: Any, really: bool) -> None:
+        if not really:
+            return
+
         def on_engine() -> None:
             self.log.session(name).end(payload, kind="result")
 
         self.both(on_engine, lambda: self.oracle.end(name, payload, "result"))
         self.remember(name)
 
-    @rule(name=NAMES, back=st.integers(0, 10))
+    @rule(name=NAME, back=st.integers(0, 10))
     def trim(self, name: str, back: int) -> None:
         floor = max(1, getattr(self.oracle.sessions.get(name), "head", 0) + 1 - back)
 
@@ -219,21 +256,22 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- readers
 
-    @rule(name=NAMES, cursor=CURSORS)
+    @rule(name=NAME, cursor=CURSORS)
     def check_a_position(self, name: str, cursor: Any) -> None:
+        cursor = self.resolve(name, cursor)
         self.compare_verdict(name, cursor)
 
     @precondition(lambda self: self.tokens)
-    @rule(name=NAMES, data=st.data())
+    @rule(name=NAME, data=st.data())
     def check_a_token(self, name: str, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.tokens))
         self.compare_verdict(name, token)
         self.compare_verdict(name, token.encode())
 
-    @rule(name=NAMES, id=st.integers(0, 60), flip=st.integers(0, 31))
-    def check_a_token_with_a_wrong_bit(self, name: str, id: int, flip: int) -> None:
-        session = self.oracle.sessions.get(name)
-        if session is not None:
+    @rule(name=NAME, cursor=CURSORS, flip=st.integers(0, 31))
+    def check_a_token_with_a_wrong_bit(self, name: str, cursor: Any, flip: int) -> None:
+        session, id = self.oracle.sessions.get(name), self.resolve(name, cursor)
+        if session is not None and isinstance(id, int):
             tag = session.tag_at(min(id, session.head)) ^ (1 << flip)
             self.compare_verdict(name, model.token_of(session.epoch, id, tag))
 
@@ -249,8 +287,9 @@ class LogMachine(RuleBasedStateMachine):
                 expected.missing, expected.lost, expected.ended,
             )  # fmt: skip
 
-    @rule(name=NAMES, cursor=CURSORS, as_text=st.booleans())
+    @rule(name=NAME, cursor=CURSORS, as_text=st.booleans())
     def resume(self, name: str, cursor: Any, as_text: bool) -> None:
+        cursor = self.resolve(name, cursor)
         refused, expected = outcome(lambda: self.oracle.replay(name, cursor))
         if refused is not None:
             with pytest.raises(replaylog.NotResumable):
@@ -262,21 +301,30 @@ class LogMachine(RuleBasedStateMachine):
             else:
                 assert [plain(event) for event in replay] == [plain(event) for event in expected]
 
-    @precondition(lambda self: len(self.followers) < 4)
-    @rule(name=NAMES, cursor=CURSORS)
-    def start_to_follow(self, name: str, cursor: Any) -> None:
-        verdict = self.oracle.check(name, cursor)
-        if verdict.ok:
-            follow = self.log.session(name).follow(ORIGINS.get(cursor, cursor), timeout_s=0)
-            position = verdict.head - verdict.missing
-            self.followers.append(Follower(name, self.oracle.sessions[name].epoch, position, follow))
+    @precondition(lambda self: len(self.followers) < 6)
+    @rule(name=st.sampled_from(NAMES), back=st.integers(0, 6), by_token=st.booleans())
+    def start_to_follow(self, name: str, back: int, by_token: bool) -> None:
+        self.oracle.settle()
+        session = self.oracle.sessions[name]
+        if session.state != "reaped":
+            position = max(session.floor - 1, session.head - back)
+            cursor = session.token(position) if by_token else position
+            follow = self.log.session(name).follow(cursor, timeout_s=0)
+            follower = Follower(session, position, follow)
+            self.followers.append(follower)
+            self.read_on(follower, by_take=by_token)
 
     @precondition(lambda self: self.followers)
     @rule(data=st.data(), by_take=st.booleans())
     def a_follower_reads_on(self, data: st.DataObject, by_take: bool) -> None:
-        follower = data.draw(st.sampled_from(self.followers))
-        session = self.oracle.sessions[follower.name]
-        if session.epoch != follower.epoch or session.state == "reaped":
+        self.read_on(data.draw(st.sampled_from(self.followers)), by_take)
+
+    def read_on(self, follower: Follower, by_take: bool) -> None:
+        session = follower.session
+        self.oracle.settle()
+        if session.state == "reaped" and session.ended and follower.position == session.head:
+            assert drain(follower.follow) == []  # it has had everything, and the end
+        elif session.state == "reaped":
             with pytest.raises(replaylog.ReplayLogError):
                 drain(follower.follow)
             self.followers.remove(follower)
@@ -329,6 +377,9 @@ class LogMachine(RuleBasedStateMachine):
     def every_session_is_as_the_oracle_says(self) -> None:
         if not hasattr(self, "log"):
             return
+        self.steps += 1
+        if self.steps % self.look_every:
+            return
         self.oracle.settle()
         live = {}
         for name, session in self.oracle.sessions.items():
@@ -365,7 +416,7 @@ def machine(name: str, examples: int, steps: int) -> type:
     """The machine for one durability, as a test case."""
     case = type(f"LogMachine_{name}", (LogMachine,), {"durability": name}).TestCase
     case.settings = settings(
-        max_examples=examples * (20 if FULL else 1),
+        max_examples=examples * (10 if FULL else 1),
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
@@ -373,6 +424,6 @@ def machine(name: str, examples: int, steps: int) -> type:
     return case
 
 
-TestMemory = machine("memory", examples=120, steps=40)
-TestSync = machine("sync", examples=30, steps=40)
-TestRelaxed = machine("relaxed", examples=30, steps=40)
+TestMemory = machine("memory", examples=250, steps=60)
+TestSync = machine("sync", examples=200, steps=60)
+TestRelaxed = machine("relaxed", examples=200, steps=60)
