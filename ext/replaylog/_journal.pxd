@@ -152,9 +152,12 @@ cdef class Journal:
     cdef readonly uint64_t flushes
     cdef int64_t since_checkpoint  # journal bytes not yet check-pointed
 
+    cdef bint refuses(self) noexcept nogil
     cdef uint8_t* begin(self, size_t n) noexcept nogil
     cdef uint64_t commit(self, size_t n, Published* pub, uint64_t head, uint64_t trim, uint32_t state,
                          int64_t time_ns) noexcept nogil
+    cdef uint64_t add(self, size_t n, Published* pub, uint64_t head, uint64_t trim, uint32_t state,
+                      int64_t time_ns) noexcept nogil
     cdef void cancel(self) noexcept nogil
     cdef bint drive(self) noexcept nogil
     cdef Outcome outcome(self, uint64_t seq) noexcept nogil

@@ -172,12 +172,18 @@ cdef class Bell:
         rl_store(&self.core.armed, 1)
 
     def drain(self) -> list:
-        """The sessions that moved since the last drain, each once."""
+        """The sessions that moved since the last drain, each once. Asks for the next ring.
+
+        Look at outcomes after it, not before: a ring that came earlier is answered by this call.
+        """
         cdef list out = []
         cdef uint32_t i
         cdef uint64_t count
         if self.core.fd >= 0:
             read(self.core.fd, &count, 8)
+        # Armed after the read and before the look: armed earlier, a ring in between would be read away,
+        # and the next one would find the bell unarmed and stay silent.
+        rl_store(&self.core.armed, 1)
         pthread_mutex_lock(&self.hub.mutex)
         for i in range(self.core.n):
             rl_and(&self.core.queue[i].queued, ~(1u << self.core.bit))
@@ -363,7 +369,7 @@ cdef class Journal:
         cdef uint8_t* buf
         cdef size_t cap
         pthread_mutex_lock(&self.mutex)
-        if self.pending.used + n > self.backlog_bytes and self.pending.records:
+        if self.refuses() or (self.pending.used + n > self.backlog_bytes and self.pending.records):
             pthread_mutex_unlock(&self.mutex)
             return NULL
         if self.pending.used + n > self.pending.cap:
@@ -376,9 +382,20 @@ cdef class Journal:
             self.pending.cap = cap
         return self.pending.buf + self.pending.used
 
+    cdef bint refuses(self) noexcept nogil:
+        """A failure has not been dealt with: a record taken now would follow events that are not there."""
+        return self.rollback or self.unknown_seq != 0 or self.broken or self.ended
+
     cdef uint64_t commit(self, size_t n, Published* pub, uint64_t head, uint64_t trim, uint32_t state,
                          int64_t time_ns) noexcept nogil:
         """The record at `begin` is complete: post (pub, head, ...) when it is durable. Unlocks; the batch's seq."""
+        cdef uint64_t seq = self.add(n, pub, head, trim, state, time_ns)
+        pthread_mutex_unlock(&self.mutex)
+        return seq
+
+    cdef uint64_t add(self, size_t n, Published* pub, uint64_t head, uint64_t trim, uint32_t state,
+                      int64_t time_ns) noexcept nogil:
+        """`commit` without letting the mutex go: more records of the same batch follow."""
         cdef Batch* b = self.pending
         cdef Post* posts
         cdef uint64_t seq = b.seq
@@ -397,12 +414,10 @@ cdef class Journal:
                 if posts == NULL:
                     # Nothing has been promised yet, but the record is in the batch: no way to go on.
                     self.broken = True
-                    pthread_mutex_unlock(&self.mutex)
                     return seq
                 b.posts = posts
             b.posts[b.n_posts] = Post(pub=pub, head=head, trim=trim, state=state)
             b.n_posts += 1
-        pthread_mutex_unlock(&self.mutex)
         return seq
 
     cdef void cancel(self) noexcept nogil:

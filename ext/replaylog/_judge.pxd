@@ -50,10 +50,12 @@ cdef class Verdict:
     cdef uint32_t floor_tag     # tag(floor - 1), for restart_from
     cdef uint32_t cursor_tag    # tag at the cursor, when ok
     cdef uint32_t head_tag      # tag(head), when ok
+    cdef object source          # the session that knows the tags of an ok verdict, None: they are above
     cdef readonly str name
     cdef readonly str last_reason
 
     cdef bint _counted(self) noexcept
     cdef str _token(self, uint64_t id, uint32_t tag, bint end)
+    cdef object _lookup(self, uint64_t id, uint32_t tag)
 
 cdef Verdict new_verdict(str name, const Window* w, const Asked* asked, Code code, bint on_disk)

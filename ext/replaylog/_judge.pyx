@@ -216,7 +216,7 @@ cdef class Verdict:
     @property
     def ended(self) -> bool:
         """No more events will come."""
-        return self.known and (self.w.state & State.ENDED) != 0
+        return bool(self.known and self.w.state & State.ENDED)
 
     @property
     def state(self):
@@ -244,7 +244,7 @@ cdef class Verdict:
         """The session's identity is proven: same epoch, or the session is on disk."""
         if not self.known:
             return False
-        return self.on_disk or (self.asked.form == FORM_TOKEN and self.asked.epoch == self.w.epoch)
+        return bool(self.on_disk) or (self.asked.form == FORM_TOKEN and self.asked.epoch == self.w.epoch)
 
     cdef str _token(self, uint64_t id, uint32_t tag, bint end):
         cdef uint8_t hex16[16]
@@ -260,13 +260,24 @@ cdef class Verdict:
 
     @property
     def from_token(self):
-        """The token of the position that a replay starts after; None when refused."""
-        return self._token(self.asked.id, self.cursor_tag, False) if self.ok else None
+        """The token of the position that a replay starts after; None when refused, or gone by now."""
+        return self._lookup(self.asked.id, self.cursor_tag)
 
     @property
     def head_token(self):
-        """The token of the head; None when refused."""
-        return self._token(self.w.head, self.head_tag, False) if self.ok else None
+        """The token of the head at the time of the verdict; None when refused, or gone by now."""
+        return self._lookup(self.w.head, self.head_tag)
+
+    cdef object _lookup(self, uint64_t id, uint32_t tag):
+        """A token whose tag may have to be asked of the session: a verdict on an integer does without."""
+        if not self:
+            return None
+        if self.source is not None:
+            found = self.source._tag_or_none(id)
+            if found is None:
+                return None
+            tag = found
+        return self._token(id, tag, False)
 
     @property
     def explanation(self) -> str:
@@ -287,6 +298,9 @@ cdef class Verdict:
         return f"<Verdict {self.reason.name} {self.name!r} cursor={self.cursor} floor={self.floor} head={self.head}>"
 
     def __reduce__(self):
+        if self.source is not None:
+            self.cursor_tag = self.source._tag_or_none(self.asked.id) or 0
+            self.head_tag = self.source._tag_or_none(self.w.head) or 0
         return (_rebuild, (self.name, self.last_reason, self.code, self.known, self.on_disk, self.w.epoch, self.w.floor,
                            self.w.head, self.w.state, self.asked.form, self.asked.epoch, self.asked.id, self.asked.tag,
                            self.asked.end, self.floor_tag, self.cursor_tag, self.head_tag))

@@ -26,6 +26,7 @@ cdef class LogCore:
     cdef readonly Journal _journal      # None in memory mode
     cdef readonly Hub _hub
     cdef readonly object _store
+    cdef tuple _default_limits          # (events, bytes, age_ns) of sessions without their own
     cdef object _clock                  # None: the machine's
     cdef int64_t _clock_offset
     cdef int64_t _time_high             # no event is later
@@ -82,6 +83,7 @@ cdef class Session:
     cdef bint ending
     cdef bint reaping
     cdef bint dirty
+    cdef bint own_limits                # given to create(); otherwise the log's
     cdef bint checkpointed              # its row is in the store
     cdef bint changed                   # its row differs from the store's
     cdef uint8_t hex16[16]
@@ -94,8 +96,8 @@ cdef class Session:
     cdef int64_t changed_ns
     cdef object __weakref__
 
-    cdef uint64_t put(self, Prepared* items, uint32_t n, bytes key, bytes end, int64_t deadline, bint wait,
-                      uint64_t* seq) except 0
+    cdef uint64_t put(self, Prepared* items, uint32_t n, bytes key, bytes end, object expect_head, int64_t deadline,
+                      bint wait, uint64_t* seq) except 0
     cdef uint64_t append_one(self, object payload, object kind, object key, object expect_head, int64_t deadline,
                              bint wait, uint64_t* seq) except 0
     cdef int encode(self, Prepared* items, uint32_t n, uint8_t* at, int64_t now, bytes key) except -1

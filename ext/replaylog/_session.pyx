@@ -57,6 +57,7 @@ cdef enum:
     SEGMENT_SMALL = 4096     # a stored segment below this is always written again with its successors
     FRAMES_BYTES = 262144
     UNHELD_REFS = 6
+    TIMEOUT_S_MAX = 1000000000   # about 31 years: longer is for ever
     NEVER = 0x7FFFFFFFFFFFFFFF
 
 
@@ -92,7 +93,7 @@ cdef object prepare(Prepared* p, object payload, object kind):
 
 cdef int64_t deadline_of(object timeout) except? -2:
     """Monotonic deadline in ns, -1 for none."""
-    if timeout is None:
+    if timeout is None or timeout > TIMEOUT_S_MAX:
         return -1
     return rl_monotonic_ns() + <int64_t>(max(0.0, timeout) * 1e9)
 
@@ -113,9 +114,10 @@ cdef class LogCore:
         self._dirty = []
         self._hub = Hub()
 
-    def _configure(self, *, store, Journal journal, clock, bint on_disk, memory_bytes, event_bytes_max, grace_ns,
+    def _configure(self, *, store, default_limits, Journal journal, clock, bint on_disk, memory_bytes, event_bytes_max, grace_ns,
                    dirty_soft, wall_ns, time_high):
         self._store = store
+        self._default_limits = default_limits
         self._journal = journal
         if journal is not None:
             self._hub = journal.hub
@@ -153,26 +155,29 @@ cdef class LogCore:
         self.guard()
 
     cdef int usable(self) except -1:
-        """May anything be written? The first time, the journal is attached. May release the GIL."""
+        """May anything be written? The first time, the journal is attached. 1 when the GIL may have been let go."""
         if self._closed:
             self._refuse_append()
-        if self._journal is not None:
-            if not self._attached:
-                self._attach()
-            if self._journal.rollback:
-                self._roll_back()
-            if self._journal.unknown_seq:
-                raise LogPoisoned(cause=_strerror(self._journal.error))
+        if self._journal is None:
+            return 0
+        if self._journal.unknown_seq or self._journal.broken:
+            raise LogPoisoned(cause=_strerror(self._journal.error))
+        if self._journal.rollback:
+            self._roll_back()
+            return 1
+        if not self._attached:
+            self._attach()
+            return 1
         return 0
 
     cdef int admit(self, size_t n, int64_t deadline, bint wait) except -1:
-        """Is there room for n more bytes? Slow path only when a bound is reached. May release the GIL."""
-        self.usable()
+        """Is there room for n more bytes? 1 when the GIL may have been let go: slow path, at a bound."""
+        cdef int ran = self.usable()
         if self._quota_full:
             self._raise_full()
         if self._memory_used + n > self.memory_bytes or self._dirty_bytes + <int64_t>n > self._dirty_soft:
-            self._relieve(n, deadline, wait)
-        return 0
+            return self._relieve(n, deadline, wait)
+        return ran
 
     def _refuse_append(self):
         self.guard()
@@ -216,6 +221,40 @@ cdef class LogCore:
         if value is not None:
             self._closed = value
         return self._closed
+
+    def _reap_batch(self, list sessions, str reason, int64_t time_ns, bytes body):
+        """REAP records of many sessions in one batch; the batch to wait for, 0 in memory mode."""
+        cdef Session s
+        cdef size_t n = (sizeof(RecordHead) + len(body) + 7) // 8 * 8
+        cdef uint8_t* at
+        cdef uint64_t seq = 0
+        self.usable()
+        if self._journal is not None:
+            if n * len(sessions) + 64 > self._journal.batch_bytes_max:
+                raise EventTooLarge(size=n * len(sessions), limit=self._journal.batch_bytes_max - 64,
+                                    bound="journal_extent_bytes")
+            at = self._journal.begin(n * len(sessions))
+            while at == NULL:
+                if not self._journal.refuses():
+                    self._journal.wait_room(-1)
+                self.usable()
+                at = self._journal.begin(n * len(sessions))
+        sessions = [s for s in sessions if not s.reaping]
+        for s in sessions:
+            s._begin_reap(reason, time_ns)
+            s.mark()
+            if self._journal is None:
+                self._hub.publish(&s.pub, 0, s.assigned + 1, State.WAS_REAPED)
+                s._forget_events()
+                continue
+            write_record(at, n, REC_REAP, s, s.assigned, 0, body, None, s.tag)
+            at += n
+            seq = self._journal.add(n, &s.pub, 0, s.assigned + 1, State.WAS_REAPED, time_ns)
+        if self._journal is not None:
+            self._journal.cancel()  # the mutex goes; the records stay
+        else:
+            self._hub.ring(False)
+        return len(sessions), seq
 
     def _set_quota_full(self, bint full):
         self._quota_full = full
@@ -357,9 +396,13 @@ cdef class Session:
         self.tag = self.base_tag = row.head_tag
         self._floor = row.floor
         self.floor_cum = row.floor_cum
-        self.limit_events = row.limit_events
-        self.limit_bytes = row.limit_bytes
-        self.limit_age_ns = row.limit_age_ns
+        self.own_limits = row.own_limits
+        if row.own_limits:
+            self.limit_events, self.limit_bytes, self.limit_age_ns = row.limit_events, row.limit_bytes, row.limit_age_ns
+        else:  # those of the log, as it is open now
+            self.limit_events, self.limit_bytes, self.limit_age_ns = log._default_limits
+        if (self.limit_events, self.limit_bytes, self.limit_age_ns) != (row.limit_events, row.limit_bytes, row.limit_age_ns):
+            self.settled = NEVER
         self.pub.state = row.state
         self.pub.owner = <void*>self
         self.ending = (row.state & State.ENDED) != 0
@@ -462,10 +505,7 @@ cdef class Session:
             id = self.known_key(raw_key, &p, seq)
             if id:
                 return id
-        id = self.put(&p, 1, raw_key, None, deadline, wait, seq)
-        if raw_key is not None:
-            self.remember_key(raw_key, id, seq[0])
-        return id
+        return self.put(&p, 1, raw_key, None, expect_head, deadline, wait, seq)
 
     def extend(self, events, *, expect_head=None, timeout=None):
         """Append (payload, kind) pairs in one commit, all or nothing; the range of their ids."""
@@ -486,7 +526,7 @@ cdef class Session:
                 payload, kind = items[i]
                 held.append(prepare(&prepared[i], payload, kind))
             self.check_open(expect_head)
-            first = self.put(prepared, <uint32_t>n, None, None, deadline, True, &seq)
+            first = self.put(prepared, <uint32_t>n, None, None, expect_head, deadline, True, &seq)
         finally:
             free(prepared)
         if seq and not self._log.settle_outcome(seq, deadline, None):
@@ -524,9 +564,9 @@ cdef class Session:
         self.check_open(None)
         if payload is not None:
             held = prepare(&p, payload, kind)
-            self.put(&p, 1, None, body, deadline, True, &seq)
+            self.put(&p, 1, None, body, None, deadline, True, &seq)
         else:
-            self.put(NULL, 0, None, body, deadline, True, &seq)
+            self.put(NULL, 0, None, body, None, deadline, True, &seq)
         self.last_reason = reason
         return seq
 
@@ -563,8 +603,8 @@ cdef class Session:
         self._log._memory_used += c.memory()
         return c
 
-    cdef uint64_t put(self, Prepared* items, uint32_t n, bytes key, bytes end, int64_t deadline, bint wait,
-                      uint64_t* seq) except 0:
+    cdef uint64_t put(self, Prepared* items, uint32_t n, bytes key, bytes end, object expect_head, int64_t deadline,
+                      bint wait, uint64_t* seq) except 0:
         """Append n prepared events (and the end) in one batch; first id (the last, for an end alone).
 
         `check_open` was asked; it is asked again whenever the GIL was let go. Fills *seq with the batch to wait
@@ -572,7 +612,7 @@ cdef class Session:
         """
         cdef LogCore log = self._log
         cdef Journal journal = log._journal
-        cdef uint64_t expect = self.assigned, first, id
+        cdef uint64_t first, id
         cdef size_t text, record, tail = 0, payload_bytes = 0
         cdef uint32_t i
         cdef int64_t now
@@ -592,9 +632,12 @@ cdef class Session:
                 text += items[i].shape.text_bytes
             if text > TEXT_BYTES_MAX:
                 raise EventTooLarge(size=text, limit=TEXT_BYTES_MAX, bound="TEXT_BYTES_MAX")
-            log.admit(text + n * sizeof(Entry), deadline, wait)
-            record = 0
-            if journal is not None:
+            if log.admit(text + n * sizeof(Entry), deadline, wait):
+                at = NULL  # others may have run: everything is asked again
+            elif journal is None:
+                break
+            else:
+                record = tail = 0
                 if n:
                     record = (sizeof(RecordHead) + n * sizeof(Entry) + text + (len(key) if key is not None else 0)
                               + 7) // 8 * 8
@@ -603,17 +646,16 @@ cdef class Session:
                 if record + tail + 64 > journal.batch_bytes_max:
                     raise EventTooLarge(size=record + tail, limit=journal.batch_bytes_max - 64,
                                         bound="journal_extent_bytes")
-            if self.assigned + 1 == first and journal is not None:
                 at = journal.begin(record + tail)
-                if at == NULL:
-                    if not wait:
-                        raise Backlogged(queued=journal.queued(), limit=journal.backlog_bytes)
-                    if not journal.wait_room(deadline):
-                        raise Backlogged(queued=journal.queued(), limit=journal.backlog_bytes)
-            if self.assigned + 1 == first and (journal is None or at != NULL):
-                break
-            # Others ran in between: what was checked before must be checked again.
-            self.check_open(None if self.assigned + 1 == first else expect if expect == self.assigned else None)
+                if at != NULL:
+                    break
+                if not journal.refuses() and (not wait or not journal.wait_room(deadline)):
+                    raise Backlogged(queued=journal.queued(), limit=journal.backlog_bytes, bound="backlog_bytes")
+            self.check_open(expect_head)
+            if key is not None:
+                id = self.known_key(key, items, seq)
+                if id:
+                    return id
         now = log.now()
         if now < log._time_high:
             now = log._time_high  # event times never decrease
@@ -645,6 +687,8 @@ cdef class Session:
             seq[0] = journal.commit(record + tail, &self.pub, id, 0, State.ENDED if end is not None else 0, now)
             if self.pub.head != self.settled:
                 self.settle()
+        if key is not None:
+            self.remember_key(key, first, seq[0])
         return first if n else (id if id else 1)
 
     cdef int encode(self, Prepared* items, uint32_t n, uint8_t* at, int64_t now, bytes key) except -1:
@@ -720,8 +764,8 @@ cdef class Session:
             at = journal.begin(n)
             if at != NULL:
                 break
-            if not journal.wait_room(deadline):
-                raise Backlogged(queued=journal.queued(), limit=journal.backlog_bytes)
+            if not journal.refuses() and not journal.wait_room(deadline):
+                raise Backlogged(queued=journal.queued(), limit=journal.backlog_bytes, bound="backlog_bytes")
         write_record(at, n, type, self, first, 0, body, None, self.tag)
         return journal.commit(n, &self.pub, 0, trim, state, self._log.now())
 
@@ -879,6 +923,8 @@ cdef class Session:
         cdef int64_t deadline = deadline_of(timeout)
         if type(floor) is not int:
             raise TypeError(f"floor is an int, not {type(floor).__name__}")
+        if self._log._closed:
+            self._log._refuse_append()
         if self.reaping:
             self.raise_reaped()
         self.settle()
@@ -953,9 +999,13 @@ cdef class Session:
                 code = Code.AT_HEAD if asked.id == w.head else Code.RESUMABLE
         v = new_verdict(self.name, &w, &asked, code, self._log._on_disk)
         if code == Code.RESUMABLE or code == Code.AT_HEAD:
-            v.cursor_tag = tag if asked.form == 2 else (self.tag_at(asked.id) if whole else 0)
             if whole:
+                v.cursor_tag = tag if asked.form == 2 else self.tag_at(asked.id)
                 v.head_tag = self.tag_at(w.head)
+            else:
+                v.source = self
+            if w.state & State.ENDED:
+                v.last_reason = self.last_reason
         else:
             v.last_reason = self.last_reason
             if code == Code.BELOW_FLOOR or code == Code.FORKED:
@@ -1135,6 +1185,7 @@ cdef class Session:
         self.new_keys = None
 
     def _limits(self, events, bytes, age_ns):
+        self.own_limits = True
         self.limit_events = events
         self.limit_bytes = bytes
         self.limit_age_ns = age_ns
@@ -1219,7 +1270,7 @@ cdef class Session:
             self.new_keys = [k for k in self.new_keys if k[1] > head]
         facts = (self._number, self.epoch, self.pub.state, head, self.tag_at(head), self.cum_of(head), self._floor,
                  0 if self.pub.state & State.WAS_REAPED else self.tag_at(self._floor - 1), self.floor_cum,
-                 self.limit_events, self.limit_bytes, self.limit_age_ns, self._meta, self.last_reason,
+                 self.limit_events, self.limit_bytes, self.limit_age_ns, self.own_limits, self._meta, self.last_reason,
                  self.changed_ns if self.reaping else self.last_time, self.fence,
                  self.floor_expires if self._floor <= head else 0)
         return head, facts, segments, low, keys
@@ -1292,6 +1343,13 @@ cdef class Session:
     def _assigned(self):
         return self.assigned
 
+    def _tag_or_none(self, uint64_t id):
+        """tag(id), None when it is known no more."""
+        try:
+            return self.tag_at(id)
+        except CorruptLog:
+            return None
+
     def _persisted(self):
         return self.persisted
 
@@ -1337,6 +1395,20 @@ cdef void write_record(uint8_t* at, size_t n, int type, Session s, uint64_t firs
     r.text_bytes = <uint32_t>len(body)
     r.tag_before = tag
     memcpy(at + sizeof(RecordHead), PyBytes_AS_STRING(body), len(body))
+
+
+cdef object join_text(list chunks, uint64_t first, uint64_t last, size_t n):
+    """The text of events first..last, n bytes, copied once."""
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, n)
+    cdef char* at = PyBytes_AS_STRING(out)
+    cdef Chunk c
+    cdef uint32_t a, b
+    for c in chunks:
+        a = c.start(<uint32_t>(max(first, c.first) - c.first))
+        b = c.stop(<uint32_t>(min(last, c.first + c.count - 1) - c.first))
+        memcpy(at, c.text + a, b - a)
+        at += b - a
+    return out
 
 
 # ---- readers -------------------------------------------------------------------------------------------
@@ -1389,8 +1461,11 @@ cdef class Replay:
         return 0
 
     cdef inline int ready(self) except -1:
+        cdef Session s = self.session
+        if s.pub.head != s.settled or s.limit_age_ns or s.pub.trim > s._floor:
+            s.settle()
         if self.chunk is None or self.pos + 1 >= self.chunk.first + self.chunk.count or self.pos + 1 < self.chunk.first \
-                or self.pos + 1 < self.session._floor:
+                or self.pos + 1 < s._floor or s.pub.state & State.WAS_REAPED:
             self.load()
         if self.held is not None:
             self.held.pos = self.pos
@@ -1408,23 +1483,25 @@ cdef class Replay:
         return event_at(self.chunk, self.pos)
 
     cdef object gather(self, uint64_t last, size_t bytes_max):
-        """SSE text of the events after the position up to `last`, about bytes_max; advances the position."""
-        cdef list parts = []
+        """SSE text of the events after the position up to `last`, about bytes_max (one event at least)."""
+        cdef list chunks = []
         cdef size_t n = 0
-        cdef uint64_t to
+        cdef uint64_t first = self.pos + 1, to
         cdef uint32_t a
+        cdef Chunk c
         while self.pos < last and n < bytes_max:
             self.ready()
-            to = min(last, self.chunk.first + self.chunk.count - 1)
-            a = self.chunk.start(<uint32_t>(self.pos + 1 - self.chunk.first))
-            while to > self.pos + 1 and n + self.chunk.stop(<uint32_t>(to - self.chunk.first)) - a > bytes_max:
+            c = self.chunk
+            to = min(last, c.first + c.count - 1)
+            a = c.start(<uint32_t>(self.pos + 1 - c.first))
+            while to > self.pos + 1 and n + c.stop(<uint32_t>(to - c.first)) - a > bytes_max:
                 to = self.pos + 1 + (to - self.pos - 1) // 2
-            parts.append(self.chunk.copy(self.pos + 1, to))
-            n += len(<bytes>parts[len(parts) - 1])
+            chunks.append(c)
+            n += c.stop(<uint32_t>(to - c.first)) - a
             self.pos = to
-        if len(parts) == 1:
-            return parts[0]
-        return b"".join(parts)
+        if len(chunks) == 1:
+            return (<Chunk>chunks[0]).copy(first, self.pos)
+        return join_text(chunks, first, self.pos, n)
 
     def frames(self, chunk_bytes_max=FRAMES_BYTES):
         """The same events as SSE bytes, in few large chunks of about `chunk_bytes_max`."""

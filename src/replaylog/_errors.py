@@ -168,9 +168,10 @@ class Fenced(ReplayLogError):
 class Backlogged(ReplayLogError):
     """The bytes queued for the disk have reached their bound."""
 
-    sentence = "{queued} bytes wait for the disk, the bound is backlog_bytes={limit}: wait for the flush, or raise it"
+    sentence = "{queued} bytes wait for the disk, the bound is {bound}={limit}: wait for the flush, or raise it"
     queued: int
     limit: int
+    bound: str
 
 
 class LogLocked(ReplayLogError):

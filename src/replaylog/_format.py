@@ -91,6 +91,7 @@ class Row(NamedTuple):
     limit_events: int
     limit_bytes: int
     limit_age_ns: int
+    own_limits: bool  # given at creation; otherwise the log's, as it is open
     meta: Any
     reason: str
     changed_ns: int  # time of the last event, or of the reap

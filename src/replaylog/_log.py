@@ -25,6 +25,7 @@ from replaylog._errors import (
     Backlogged,
     CorruptLog,
     LogFull,
+    NotResumable,
     ReplayLogError,
     SessionExists,
     SessionReaped,
@@ -197,6 +198,7 @@ class Log(LogCore):
         s = self._settings
         self._configure(
             store=store,
+            default_limits=(s.retention.events or 0, s.retention.bytes or 0, s.retention.age_ns),
             journal=journal,
             clock=s.clock,
             on_disk=journal is not None,
@@ -318,7 +320,6 @@ class Log(LogCore):
         others before.
         """
         check_name(name)
-        limits = retention if retention is not None else self.retention
         if meta is not None and len(encode_json(meta)) > META_BYTES_MAX:
             raise ValueError(f"meta exceeds META_BYTES_MAX={META_BYTES_MAX}: keep large things elsewhere")
         with self._lock:
@@ -327,7 +328,7 @@ class Log(LogCore):
             if known is not None and not known._reaped():
                 session, seq = known, None
             else:
-                session, seq = self._create(name, meta, limits)
+                session, seq = self._create(name, meta, retention)
         if seq is None:
             self._wait_born(session)
             if exist_ok:
@@ -337,11 +338,13 @@ class Log(LogCore):
             self._wait_seq(seq, -1)
         return session
 
-    def _create(self, name: str, meta: Any, limits: Retention) -> tuple[Session, int]:
+    def _create(self, name: str, meta: Any, own: Retention | None) -> tuple[Session, int]:
+        limits = own if own is not None else self.retention
         number = self._next_number
         self._next_number += 1
         epoch = secrets.randbits(64)
-        values = [name, epoch, meta, limits.events or 0, limits.bytes or 0, limits.age_ns, self._now()]
+        sizes = (limits.events or 0, limits.bytes or 0, limits.age_ns)
+        values = [name, epoch, meta, *sizes, own is not None, self._now()]
         session = Session(self, create_row(name, number, values))
         former = self._sessions.get(name)
         self._sessions[name] = session
@@ -401,8 +404,6 @@ class Log(LogCore):
 
     def resume(self, name: str, cursor: Any = None) -> Replay:
         """Verdict and reservation in one step; NotResumable(verdict) when not ok, also for unknown names."""
-        from replaylog._errors import NotResumable
-
         session = self._sessions.get(name)
         if session is None or not session._born():
             verdict = self.check(name, cursor)
@@ -460,24 +461,15 @@ class Log(LogCore):
             targets = [self.session(name)]
         else:
             targets = [self._live(info.name) for info in self.sessions(prefix or "")]
-        seq = 0
+        live = [session for session in targets if session is not None]
         with self._lock:
-            for session in targets:
-                if session is None or session._reaped():
-                    continue
-                now = max(self._now(), self._numbers()["time_high"])
-                session._begin_reap(reason, now)
-                body = fmt.pack([reason, now])
-                trim = session._assigned() + 1
-                seq = session._control(fmt.REC_REAP, trim - 1, body, trim, fmt.STATE_REAPED, -1)
-        if seq and self._journal is not None:
+            now = max(self._now(), self._numbers()["time_high"])
+            reaped, seq = self._reap_batch(live, reason, now, fmt.pack([reason, now]))
+        if seq:
             self._wait_seq(seq, -1)
-        elif seq:
-            for session in targets:
-                if session is not None:
-                    session._forget_events()
+        elif self._journal is None:
             self._bound_tombstones_in_memory()
-        return sum(session is not None for session in targets)
+        return int(reaped)
 
     def _live(self, name: str) -> Session | None:
         try:
@@ -548,41 +540,42 @@ class Log(LogCore):
         s = self._settings
         return max(s.checkpoint_bytes, min(s.extent_bytes * s.extents_max // 2, s.memory_bytes))
 
-    def _relieve(self, size: int, deadline_ns: int, wait: bool) -> None:
-        """An append came to a bound: make room, or raise LogFull or Backlogged."""
+    def _relieve(self, size: int, deadline_ns: int, wait: bool) -> int:
+        """An append came to a bound: make room, or raise LogFull or Backlogged. 1: it waited, ask again."""
         s = self._settings
         if not self._on_disk:
-            for session in list(self._sessions.values()):
-                _ = session.floor  # let old events age
-            if self._numbers()["memory_used"] + size > s.memory_bytes:
-                raise LogFull(used=self._numbers()["memory_used"], limit=s.memory_bytes, bound="memory_bytes")
-            return
+            self._relieve_memory(size)
+            return 0
         maintenance = self._maintenance
         assert maintenance is not None
-        while True:
-            dirty, room = self._dirty_size() + size, self._dirty_room()
-            if dirty > room:
-                maintenance.wait_done(5.0)
-                if self._dirty_size() + size > self._dirty_room():
-                    self._raise_full()
-                continue
-            self._evict(size)
-            over_memory = self._numbers()["memory_used"] + size > s.memory_bytes and self._dirty_size() > 0
-            if dirty <= self._dirty_hard() and not over_memory:
-                self._set_dirty_soft(self._dirty_hard())
-                maintenance.kick()
-                return
-            if not wait:
-                raise Backlogged(queued=dirty, limit=self._dirty_hard())
-            if deadline_ns >= 0 and time.monotonic_ns() > deadline_ns:
-                raise Backlogged(queued=dirty, limit=self._dirty_hard())
-            before = self._dirty_size()
-            maintenance.wait_done(1.0)
-            self._guard()
-            if self._store_is_full():
+        dirty = self._dirty_size() + size
+        if dirty > self._dirty_room():
+            maintenance.wait_done(5.0)
+            if self._dirty_size() + size > self._dirty_room():
                 self._raise_full()
-            if over_memory and self._dirty_size() >= before and self._dirty_size() + size <= self._dirty_hard():
-                return  # what is left in memory is promised to readers or not yet flushed
+            return 1
+        self._evict(size)
+        over_memory = self._numbers()["memory_used"] + size > s.memory_bytes and self._dirty_size() > 0
+        if dirty <= self._dirty_hard() and not over_memory:
+            self._set_dirty_soft(self._dirty_hard())
+            maintenance.kick()
+            return 0
+        if not wait or (deadline_ns >= 0 and time.monotonic_ns() > deadline_ns):
+            bound, limit = ("memory_bytes", s.memory_bytes) if over_memory else ("dirty bytes", self._dirty_hard())
+            raise Backlogged(queued=dirty, limit=limit, bound=bound)
+        before = self._dirty_size()
+        maintenance.wait_done(1.0)
+        if dirty <= self._dirty_hard() and self._dirty_size() >= before and self._dirty_room() > 0:
+            return 0  # what is left in memory is promised to readers or not yet flushed: go on
+        return 1
+
+    def _relieve_memory(self, size: int) -> None:
+        """Memory mode: only retention makes room."""
+        for session in list(self._sessions.values()):
+            _ = session.floor  # let old events age
+        used, limit = self._numbers()["memory_used"], self._settings.memory_bytes
+        if used + size > limit:
+            raise LogFull(used=used, limit=limit, bound="memory_bytes")
 
     def _wait_for_room(self) -> None:
         """For event loops, in a thread: until the queue or the un-checkpointed bytes shrink."""
@@ -590,9 +583,6 @@ class Log(LogCore):
             return
         if self._maintenance is not None and self._dirty_size() > self._dirty_hard() // 2:
             self._maintenance.wait_done(1.0)
-
-    def _store_is_full(self) -> bool:
-        return self._dirty_room() <= 0
 
     def _raise_full(self) -> None:
         if self._journal is not None and self._journal.rollback:

@@ -118,8 +118,8 @@ class Chain:
 
 
 def create_row(name: str, number: int, body: list[object]) -> Row:
-    """The row of a new session from its CREATE record: [name, epoch, meta, events, bytes, age_ns, time_ns]."""
-    _, epoch, meta, events, size, age_ns, time_ns = body
+    """The row of a new session from its CREATE record: [name, epoch, meta, events, bytes, age_ns, own, time_ns]."""
+    _, epoch, meta, events, size, age_ns, own, time_ns = body
     tag = first_tag(epoch)  # type: ignore[arg-type]
     return Row(
         name=name,
@@ -135,6 +135,7 @@ def create_row(name: str, number: int, body: list[object]) -> Row:
         limit_events=events,  # type: ignore[arg-type]
         limit_bytes=size,  # type: ignore[arg-type]
         limit_age_ns=age_ns,  # type: ignore[arg-type]
+        own_limits=own,  # type: ignore[arg-type]
         meta=meta,
         reason="",
         changed_ns=time_ns,  # type: ignore[arg-type]

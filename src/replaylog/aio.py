@@ -66,7 +66,6 @@ class _Exchange:
         return int(self._bell.bit)
 
     def _rung(self) -> None:
-        self._bell.arm()  # before the drain: a ring in between is not lost
         for session in self._bell.drain():
             for future in self._movers.get(session, ()):
                 _resolve(future)
@@ -89,9 +88,16 @@ class _Exchange:
                     continue
             await asyncio.shield(future)
 
-    async def moved(self, session: SyncSession, is_over: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Until the session publishes something, or `is_over`; False when the time passed."""
+    async def moved(
+        self,
+        session: SyncSession,
+        is_over: Callable[[], bool],
+        timeout_s: float | None,
+        mine: set[asyncio.Future[None]],
+    ) -> bool:
+        """Until the session publishes something, or `is_over`; False when the time passed. `mine`: for `wake`."""
         future: asyncio.Future[None] = self._loop.create_future()
+        mine.add(future)
         waiting = self._movers.setdefault(session, set())
         waiting.add(future)
         session._listen(self._bit, True)
@@ -103,20 +109,21 @@ class _Exchange:
         except TimeoutError:
             return False
         finally:
+            mine.discard(future)
             waiting.discard(future)
             if not waiting and self._movers.get(session) is waiting:
                 del self._movers[session]
                 session._listen(self._bit, False)
         return True
 
-    def wake(self, session: SyncSession) -> None:
-        """From any thread: waiters of a session look again."""
+    def wake(self, waiting: set[asyncio.Future[None]]) -> None:
+        """From any thread: one reader's waits look again."""
 
         def look() -> None:
-            for future in self._movers.get(session, ()):
+            for future in list(waiting):
                 _resolve(future)
 
-        if not self._loop.is_closed():
+        if not self._loop.is_closed() and waiting:
             self._loop.call_soon_threadsafe(look)
 
     def close(self) -> None:
@@ -472,6 +479,7 @@ class Follow:
         self._timeout_s = timeout_s
         self._follow: SyncFollow | None = None
         self._exchange: _Exchange | None = None
+        self._waits: set[asyncio.Future[None]] = set()
         self._closed = False
 
     async def _begin(self) -> SyncFollow:
@@ -559,7 +567,7 @@ class Follow:
         def is_over() -> bool:
             return not follow.caught_up or follow.finished or self._log.closed or follow.is_lost()
 
-        return await self._exchange.moved(self._session, is_over, timeout_s)
+        return await self._exchange.moved(self._session, is_over, timeout_s, self._waits)
 
     def close(self) -> None:
         """End the iteration, from any thread. Idempotent."""
@@ -567,7 +575,7 @@ class Follow:
         if self._follow is not None:
             self._follow.close()
         if self._exchange is not None:
-            self._exchange.wake(self._session)
+            self._exchange.wake(self._waits)
 
     async def __aenter__(self) -> Follow:
         await self._begin()
@@ -593,7 +601,6 @@ class Watch:
         self._bell.arm()
 
     def _collect(self) -> None:
-        self._bell.arm()
         moved = [s for s in self._bell.drain() if s.name.startswith(self._prefix)]
         self._ready.extend(Moved(session.name, session.head) for session in moved)
         if moved or self._log.closed:

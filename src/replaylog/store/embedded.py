@@ -70,10 +70,7 @@ class EmbeddedStore:
         self._measure()
 
     def _open_tables(self) -> None:
-        with self._env.begin(write=not self.readonly) as txn:
-            self._tables = {
-                name: self._env.open_db(name.encode(), txn=txn, create=not self.readonly) for name in fmt.TABLES
-            }
+        self._tables = {name: self._env.open_db(name.encode(), create=not self.readonly) for name in fmt.TABLES}
         for name, table in self._tables.items():
             setattr(self, f"_{name}", table)
 
