@@ -100,7 +100,10 @@ class Ledger:
         claim(problems == [], f"verify: {problems}")
         for name, told in self.told.items():
             if told.reaped:
-                claim(log.check(name).reason is Reason.REAPED, f"{name}: acknowledged as reaped, is not")
+                claim(
+                    log.check(name).reason is Reason.REAPED,
+                    f"{name}: acknowledged as reaped, is {log.check(name).reason.name}",
+                )
             elif log.check(name).reason is Reason.REAPED and name.startswith("short-"):
                 continue  # the reap was under way when the process was killed
             else:

@@ -303,3 +303,36 @@ def test_crashes_in_a_row_change_nothing(opener: Any, disk: str) -> None:
         log = opener(disk)
     with log.resume("s") as replay:
         assert [event.payload for event in replay] == list(range(1, 8))
+
+
+def test_control_records_survive_checkpoints_that_overlap_them(opener: Any, disk: str) -> None:
+    """A checkpoint may take a session while its end, trim or reap is being flushed: it must take it again."""
+    log = opener(disk, checkpoint_interval_s=60)
+    stop = threading.Event()
+
+    def checkpoint() -> None:
+        while not stop.is_set():
+            log.checkpoint()
+
+    checkpointer = threading.Thread(target=checkpoint)
+    checkpointer.start()
+    names = [f"s{n}" for n in range(150)]
+    try:
+        for n, name in enumerate(names):
+            session = log.create(name)
+            session.extend([("x", "message")] * 3)
+            if n % 3 == 0:
+                log.reap(name, reason="over")
+            elif n % 3 == 1:
+                session.end()
+            else:
+                session.trim(3)
+    finally:
+        stop.set()
+        checkpointer.join()
+    log.checkpoint()
+    log.close()
+    log = opener(disk)
+    expected = [("reaped", 4), ("ended", 1), ("open", 3)]
+    found = [(verdict.state, verdict.floor) for verdict in (log.check(name, 3) for name in names)]
+    assert found == [expected[n % 3] for n in range(len(names))]
