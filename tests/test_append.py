@@ -44,6 +44,18 @@ def test_a_ticket_resolves_to_its_id(log: Any) -> None:
     session.wait_durable(100, 10)
 
 
+def test_what_nobody_waits_for_is_written_too(opener: Any, disk: str) -> None:
+    """The background thread must not miss a batch because it has just written the one before."""
+    log = opener(disk)
+    session = log.create("s", retention=Retention(events=100))
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        ticket = session.append_nowait("x")
+        asked = time.monotonic()
+        while not ticket.done:
+            assert time.monotonic() < asked + 5, f"event {ticket.id} lies there and nobody writes it"
+
+
 def test_wait_durable_of_an_id_that_nobody_has_does_not_wait_for_ever(log: Any) -> None:
     session = log.create("s")
     session.append("x")

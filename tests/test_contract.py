@@ -148,7 +148,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "HeadMoved": {"name": "s", "expected": 40, "head": 41},
     "KeyReused": {"name": "s", "key": "k", "id": 41},
     "Fenced": {"name": "s", "fence": 41},
-    "Backlogged": {"queued": 41, "limit": 40},
+    "Backlogged": {"queued": 41, "limit": 40, "bound": "backlog_bytes"},
     "EventTooLarge": {"size": 41, "limit": 40, "bound": "event_bytes_max"},
     "LogLocked": {"path": "/p", "holder": "pid 17"},
     "LogFull": {"used": 41, "limit": 40, "bound": "map_bytes"},
