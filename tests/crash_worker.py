@@ -1,6 +1,6 @@
 """The process that test_crash.py kills: appenders, trims, a follower and checkpoints in flight.
 
-    python crash_worker.py DIRECTORY SEED ROUND BROKEN
+    python crash_worker.py DIRECTORY SEED ROUND DURABILITY BROKEN
 
 It reports on stdout, one line per fact, each written by one os.write *after* the call returned:
 
@@ -97,10 +97,11 @@ def come_and_go(log: Any, rng: random.Random, label: str) -> None:
         threading.Event().wait(rng.random() / 100)
 
 
-def main(directory: str, seed: int, number: int, broken: str) -> None:
+def main(directory: str, seed: int, number: int, durability: str, broken: str) -> None:
     extra = {"_broken": broken} if broken else {}
     log = replaylog.open(
         directory,
+        durability=durability,
         retention=replaylog.Retention(events=3000),
         journal_extent_bytes=1 << 20,
         checkpoint_interval_s=0.03,
@@ -123,4 +124,4 @@ def main(directory: str, seed: int, number: int, broken: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5])
