@@ -302,7 +302,7 @@ FACTS: dict[type[errors.ReplayLogError], tuple[dict[str, Any], int, str]] = {
     errors.SessionBusy: ({"name": "s", "owner": "pid 1", "waited_s": 1.0}, 503, "session-busy"),
     errors.Fenced: ({"name": "s", "fence": 2}, 503, "fenced"),
     errors.LogPoisoned: ({"cause": "EIO"}, 503, "log-poisoned"),
-    errors.Backlogged: ({"queued": 9, "limit": 8}, 503, "backlogged"),
+    errors.Backlogged: ({"queued": 9, "limit": 8, "bound": "backlog_bytes"}, 503, "backlogged"),
     errors.LogFull: ({"used": 9, "limit": 8, "bound": "map_bytes"}, 507, "log-full"),
     errors.OutcomeUnknown: ({"cause": "EIO"}, 500, "outcome-unknown"),
 }

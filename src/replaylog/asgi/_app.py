@@ -17,11 +17,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from replaylog import _sse
 from replaylog._errors import ReplayLogError
 from replaylog.asgi import _body, _events, _writes
+from replaylog.asgi._asked import Asking
 from replaylog.asgi._guard import Guard
 from replaylog.asgi._path import Target, target
 from replaylog.asgi._problems import BadRequest, Problem, hex_epoch, of_error
 from replaylog.asgi._settings import Settings
-from replaylog.asgi._streams import Abort, Streams
+from replaylog.asgi._streams import Abort, Streams, Writable
 
 if TYPE_CHECKING:
     import replaylog
@@ -43,8 +44,9 @@ METHODS: dict[str, tuple[str, ...]] = {
 class App:
     """Serves `log`, a `replaylog.Log` or a `replaylog.aio.Log`; closing it stays with its owner.
 
-    `settings` by keyword, as in `Settings`. `abort` closes the connection of a request at once; a
-    server that can do it passes it (`replaylog serve` does).
+    `settings` by keyword, as in `Settings`. `abort` closes the connection of a request at once, and
+    `writable` says whether a `send` would be done at once; a server that can passes them (`replaylog
+    serve` does).
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class App:
         *,
         settings: Settings | None = None,
         abort: Abort | None = None,
+        writable: Writable | None = None,
         now_s: Callable[[], float] = time.time,
         **named: Any,
     ) -> None:
@@ -62,7 +65,7 @@ class App:
         self._given = log
         self._log: aio.Log | None = None
         self._guard = Guard(self.settings, now_s)
-        self._streams = Streams(self.settings, abort)
+        self._streams = Streams(self.settings, abort=abort, writable=writable)
 
     @property
     def streams(self) -> int:
@@ -78,9 +81,9 @@ class App:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            request = Request(scope, receive)
-            headers = self._cors(request)
-            answer = await self._answer(request)
+            asking = Asking(scope)
+            headers = self._cors(asking)
+            answer = await self._answer(asking, scope, receive)
             await answer(scope, receive, _with_headers(send, headers) if headers else send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
@@ -96,12 +99,17 @@ class App:
 
     # --- one request -----------------------------------------------------------------------------
 
-    async def _answer(self, request: Request) -> ASGIApp:
-        asked = target(request.scope)
+    async def _answer(self, request: Asking, scope: Scope, receive: Receive) -> ASGIApp:
+        asked = target(scope)
         refusal = self._refused(request, asked)
         if refusal is None:
             try:
-                return await self._handle(request, asked)
+                if asked.resource == "events" and request.method in ("GET", "HEAD"):
+                    name = "" if asked.name is None else asked.name
+                    return await _events.answer(
+                        self._aio(), self._streams, request.method, name, request.events()
+                    )
+                return await self._handle(Request(scope, receive), asked)
             except BadRequest as error:
                 refusal = error.problem
             except ReplayLogError as error:
@@ -109,10 +117,10 @@ class App:
             except TimeoutError as error:
                 refusal = _unknown_outcome(error)
         if asked.resource == "events" and request.method in ("GET", "HEAD"):
-            refusal.headers.update(_events.fixed_headers(self.settings))
+            refusal.headers.update(dict(self._streams.steady))
         return refusal
 
-    def _refused(self, request: Request, asked: Target) -> Problem | None:
+    def _refused(self, request: Asking, asked: Target) -> Problem | None:
         guard = self._guard
         if refusal := guard.host(request):
             return refusal
@@ -141,8 +149,6 @@ class App:
                 return Response(
                     status_code=204, headers={"Allow": ", ".join((*METHODS[resource], "OPTIONS"))}
                 )
-            case "events", "GET" | "HEAD":
-                return await _events.answer(log, self.settings, self._streams, request, name)
             case "events", _:
                 return await _writes.append(log, self.settings, request, name)
             case "session", "PUT":
@@ -213,9 +219,9 @@ class App:
 
     # --- CORS ------------------------------------------------------------------------------------
 
-    def _cors(self, request: Request) -> list[tuple[bytes, bytes]]:
+    def _cors(self, request: Asking) -> list[tuple[bytes, bytes]]:
         """The headers that let a page of an allowed origin read the answer."""
-        origin = request.headers.get("origin")
+        origin = request.header(b"origin")
         if origin is None or not self.settings.cors:
             return []
         named = origin in self.settings.cors

@@ -15,14 +15,14 @@ import secrets
 from collections.abc import Callable
 from urllib.parse import unquote_plus, urlsplit
 
-from starlette.requests import Request
-
+from replaylog.asgi._asked import Asking
 from replaylog.asgi._problems import Problem
 from replaylog.asgi._settings import Settings
 
 __all__ = ["Guard", "RedactTickets", "redact"]
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
+SEEN_MAX = 64
 
 
 class Guard:
@@ -31,6 +31,7 @@ class Guard:
     def __init__(self, settings: Settings, now_s: Callable[[], float]) -> None:
         self._token = settings.token.encode() if settings.token else None
         self._hosts = frozenset(host.lower().strip("[]") for host in settings.allowed_hosts)
+        self._seen: set[bytes] = set()  # Hosts that were found good: parsing one costs as much as a verdict
         self._origins = frozenset(settings.cors)
         self._ttl_s, self._ttl_max_s = settings.ticket_ttl_s, settings.ticket_ttl_max_s
         self._now_s = now_s
@@ -38,10 +39,15 @@ class Guard:
         base = self._token or secrets.token_bytes(32)
         self._ticket_key = hmac.digest(base, b"replaylog ticket 1", "sha256")
 
-    def host(self, request: Request) -> Problem | None:
+    def host(self, request: Asking) -> Problem | None:
         """421 for a Host that nobody told us about: a page that points its name at us (DNS rebinding)."""
-        name = _hostname(request.headers.get("host", ""))
+        given = request.headers.get(b"host", b"")
+        if given in self._seen:
+            return None
+        name = _hostname(given.decode("latin-1"))
         if "*" in self._hosts or (name is not None and self._known(name)):
+            if len(self._seen) < SEEN_MAX:
+                self._seen.add(given)
             return None
         return Problem(
             421,
@@ -53,11 +59,11 @@ class Guard:
     def _known(self, name: str) -> bool:
         return name in self._hosts or ("ip" in self._hosts and _is_address(name))
 
-    def origin(self, request: Request) -> Problem | None:
+    def origin(self, request: Asking) -> Problem | None:
         """403 for a write that a page of another origin sends."""
         if request.method in READS:
             return None
-        given = request.headers.get("origin")
+        given = request.header(b"origin")
         if given is None or given in self._origins or _same_origin(given, request):
             return None
         return Problem(
@@ -67,11 +73,11 @@ class Guard:
             detail="the Origin of the request is not this server and not among the origins named for CORS",
         )
 
-    def credentials(self, request: Request, session: str | None) -> Problem | None:
+    def credentials(self, request: Asking, session: str | None) -> Problem | None:
         """401 unless the bearer token, or for a read a ticket, is right."""
         if self._token is None or self._bearer(request):
             return None
-        ticket = request.query_params.get("ticket")
+        ticket = request.field("ticket")
         if ticket is not None and request.method in READS and self._opens(ticket, session):
             return None
         return Problem(
@@ -82,8 +88,8 @@ class Guard:
             headers={"WWW-Authenticate": 'Bearer realm="replaylog"'},
         )
 
-    def _bearer(self, request: Request) -> bool:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    def _bearer(self, request: Asking) -> bool:
+        scheme, _, given = (request.header(b"authorization") or "").partition(" ")
         assert self._token is not None
         same = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token)
         return same and scheme.lower() == "bearer"
@@ -125,9 +131,9 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _same_origin(origin: str, request: Request) -> bool:
+def _same_origin(origin: str, request: Asking) -> bool:
     # Not the scheme: behind a proxy that ends TLS we see http where the browser sees https.
-    return origin.partition("://")[2].lower() == request.headers.get("host", "").lower() != ""
+    return origin.partition("://")[2].lower() == (request.header(b"host") or "").lower() != ""
 
 
 def redact(target: str) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.responses import Response
 
 from replaylog import _errors as errors
-from replaylog._verdict import PROBLEM_BASE, wire_of
+from replaylog._http import hex_epoch, problem_members
+from replaylog._verdict import PROBLEM_BASE
 
 if TYPE_CHECKING:
     from replaylog import Verdict
@@ -59,34 +60,15 @@ class BadRequest(Exception):
         self.problem = Problem(status, slug, title, detail=detail, members=members)
 
 
-def hex_epoch(epoch: int | None) -> str | None:
-    """An epoch as it goes over the wire: 64 bits do not fit a JavaScript number."""
-    return None if epoch is None else f"{epoch:016x}"
-
-
 def of_verdict(
     verdict: Verdict, facts: Verdict | None = None, *, headers: Mapping[str, str] | None = None
 ) -> Problem:
     """The refusal of a cursor. `facts` knows the session's window where `verdict` does not."""
-    facts = facts or verdict
-    wire = wire_of(verdict.reason)
-    members = {
-        "verdict": verdict.reason.value,
-        "cursor": verdict.cursor,
-        "floor": facts.floor,
-        "head": facts.head,
-        "epoch": hex_epoch(facts.epoch),
-        "lost": verdict.lost,
-        "restart_from": facts.restart_from,
-    }
-    return Problem(
-        wire.status,
-        wire.problem,
-        wire.title,
-        detail=verdict.explanation,
-        members=members,
-        headers=headers,
-    )
+    members = problem_members(verdict, facts)
+    base = len(PROBLEM_BASE)
+    fixed = [members.pop(name) for name in ("type", "title", "status", "detail")]
+    kind, title, status, detail = fixed
+    return Problem(status, kind[base:], title, detail=detail, members=members, headers=headers)
 
 
 class _Row(NamedTuple):

@@ -1,4 +1,4 @@
-"""All open streams of an `App`: their bound, their stall clock, their end.
+"""All open streams of an application: their bound, their stall clock, their end.
 
 Guarantees: a stream whose write has been blocked for `stall_max_s` is ended then, not at the next
 tick of some timer; after `drain` no stream is open. Runs on one event loop.
@@ -8,27 +8,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from starlette.types import Scope
+from starlette.types import Scope, Send
 
+from replaylog import _http
+from replaylog.asgi._feed import Feeds
 from replaylog.asgi._settings import Settings
 
 if TYPE_CHECKING:
     from replaylog.asgi._stream import Stream
 
-__all__ = ["Abort", "Streams"]
+__all__ = ["Abort", "Streams", "Writable"]
 
 # Closes the connection of a request at once, unsent bytes or not. Only the server can.
 Abort = Callable[[Scope], None]
+# Whether a send would be done at once. Only the server knows.
+Writable = Callable[[Send], bool]
 
 
 class Streams:
-    """The registry. One timer watches every stream's write: one per write would cost more than the write."""
+    """The streams of one application: give the same one to each of its `EventStream`s, and `drain` it
+    before the server waits for its connections. Settings by keyword, as in `Settings`."""
 
-    def __init__(self, settings: Settings, abort: Abort | None) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        abort: Abort | None = None,
+        writable: Writable | None = None,
+        **named: Any,
+    ) -> None:
+        if settings is not None and named:
+            raise TypeError("settings= or single settings by name, not both")
+        self.settings = settings = settings or Settings(**named)
         self.abort = abort
+        self.writable = writable
+        self.feeds = Feeds()
+        self.steady = _http.steady_headers(
+            settings.keepalive_s, settings.stall_max_s if settings.stall_enforced else None
+        )
         self._open: set[Stream] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -41,24 +60,24 @@ class Streams:
         """Why no stream can be opened now; "" when one can."""
         if self.draining:
             return "the server is shutting down: connect again"
-        if len(self._open) >= self._settings.streams_max:
-            return f"streams_max={self._settings.streams_max} streams are open: try again, or raise it"
+        if len(self._open) >= self.settings.streams_max:
+            return f"streams_max={self.settings.streams_max} streams are open: try again, or raise it"
         return ""
 
     def add(self, stream: Stream) -> None:
         self._open.add(stream)
-        self._empty.clear()
         if self._timer is None:
             self._look_for_stalls()
 
     def discard(self, stream: Stream) -> None:
         self._open.discard(stream)
-        if not self._open:
+        if not self._open and self.draining:
             self._empty.set()
 
     def _look_for_stalls(self) -> None:
-        """Looks again when the first write is due; one that blocks after this look is due later than that."""
-        loop, stall_max_s = asyncio.get_running_loop(), self._settings.stall_max_s
+        """One timer watches every stream's write: one per write would cost more than the write. It looks
+        again when the first is due; a write that blocks after this look is due later than that."""
+        loop, stall_max_s = asyncio.get_running_loop(), self.settings.stall_max_s
         now_s = loop.time()
         due_s = now_s + stall_max_s
         for stream in list(self._open):
@@ -70,8 +89,8 @@ class Streams:
                 due_s = min(due_s, since_s + stall_max_s)
         self._timer = loop.call_at(due_s, self._look_for_stalls) if self._open else None
 
-    async def drain(self, timeout_s: float) -> None:
-        """End every stream with its `retry:`; cut off those that do not take it in time."""
+    async def drain(self, timeout_s: float = 2.0) -> None:
+        """End every stream with its `retry:`; no new one opens. Who does not take it in time is cut off."""
         self.draining = True
         for stream in list(self._open):
             stream.stop()
