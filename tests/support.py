@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
+
+import replaylog
 
 FULL = os.environ.get("REPLAYLOG_FULL") == "1"
 DURABILITIES = ("memory", "sync", "relaxed")
@@ -28,8 +31,6 @@ class FakeClock:
 
 def open_log(durability: str, path: Path | None, **settings: Any) -> Any:
     """`replaylog.open` with small extents; `path` is left out where there is no disk."""
-    import replaylog
-
     if durability == "memory":
         return replaylog.open(None, durability="memory", **settings)
     settings.setdefault("journal_extent_bytes", EXTENT_BYTES)
@@ -38,8 +39,6 @@ def open_log(durability: str, path: Path | None, **settings: Any) -> Any:
 
 def in_threads(count: int, action: Any) -> list[Any]:
     """What each thread returned or raised."""
-    import replaylog
-
     outcomes: list[Any] = [None] * count
     barrier = threading.Barrier(count)
 
@@ -57,3 +56,8 @@ def in_threads(count: int, action: Any) -> list[Any]:
         thread.join(60)
         assert not thread.is_alive()
     return outcomes
+
+
+def shown(value: Any) -> str:
+    """A test id for any value: the same in every run, so without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", ascii(value))[:40]

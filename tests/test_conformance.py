@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 import model
+import replaylog
+from replaylog import Retention
 from support import FakeClock, open_log
 
 CASES = yaml.safe_load((Path(__file__).parent / "conformance" / "verdicts.yaml").read_text())
@@ -108,14 +110,10 @@ class Engine:
         self.log = self._open()
 
     def _open(self) -> Any:
-        from replaylog import Retention
-
         retention = Retention(**self.retention)
         return open_log(self.durability, self.path, retention=retention, clock=self.clock)
 
     def create(self, name: str, retention: dict[str, Any] | None) -> None:
-        from replaylog import Retention
-
         self.log.create(name, retention=Retention(**retention) if retention else None)
 
     def append(self, name: str, payload: Any, **options: Any) -> int:
@@ -150,8 +148,6 @@ class Engine:
             return next(iter(replay)).cursor
 
     def origin(self, which: str) -> Any:
-        import replaylog
-
         return {"start": replaylog.START, "floor": replaylog.FLOOR, "head": replaylog.HEAD}[which]
 
     def check(self, name: str, cursor: Any) -> dict[str, Any]:

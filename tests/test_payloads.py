@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import model
 import replaylog
 from payloads import BYTES, KINDS_BAD, KINDS_GOOD, SURROGATES_BAD, TEXTS, TYPES_BAD, same
+from support import shown
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
@@ -95,12 +96,12 @@ def test_bytes_and_str_and_a_json_string_are_three_payloads(log: Any) -> None:
     assert len(tags) == 3
 
 
-@pytest.mark.parametrize("payload", TYPES_BAD, ids=lambda payload: repr(payload)[:30])
+@pytest.mark.parametrize("payload", TYPES_BAD, ids=shown)
 def test_a_payload_that_cannot_come_back_is_a_type_error(log: Any, payload: Any) -> None:
     refuse(log, payload, "message", TypeError)
 
 
-@pytest.mark.parametrize("payload", SURROGATES_BAD, ids=ascii)
+@pytest.mark.parametrize("payload", SURROGATES_BAD, ids=shown)
 def test_a_lone_surrogate_is_a_value_error(log: Any, payload: Any) -> None:
     refuse(log, payload, "message", ValueError)
 

@@ -19,6 +19,7 @@ import replaylog
 from hostile import HOSTILE
 from replaylog import FLOOR, HEAD, START, Reason
 from replaylog._cursor import parse
+from support import shown
 
 FLOOR_ID, HEAD_ID = 5, 9
 
@@ -208,7 +209,7 @@ def test_an_integer_that_is_no_id_is_malformed(world: World, cursor: int) -> Non
     "cursor",
     [True, False, 4.0, float("nan"), 4j, Decimal(4), Fraction(4), [4], (4,), {"id": 4}, {4}, object(), int,
      bytearray(b"4"), memoryview(b"4"), Reason.AT_HEAD, ...],
-    ids=repr,
+    ids=shown,
 )  # fmt: skip
 def test_a_cursor_of_another_type_is_the_programmers_fault(world: World, cursor: Any) -> None:
     for ask in (lambda: world.log.check("s", cursor), lambda: world.log.check("never", cursor)):
