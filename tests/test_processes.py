@@ -264,6 +264,38 @@ def test_fork_while_threads_append_neither_hangs_nor_loses(opener: Any, durabili
     assert session.head == sum(counts)
 
 
+# --- the end of objects and of the process ---
+
+FORGET = """
+import gc, sys, replaylog
+durability, path, how = sys.argv[1:]
+for n in range(20):
+    log = replaylog.open(
+        None if durability == "memory" else f"{path}/{n}", durability=durability, journal_extent_bytes=1 << 20
+    )
+    session = log.create("s")
+    session.append("x")
+    kept = [session.follow(0), session.resume(0), log.watch(), session.append_nowait("y"), log.check("s", 0)]
+    kept += [next(kept[0]), iter(kept[1]), kept[1].frames()]
+    kept.append(kept)  # a cycle: only the collector can take them
+    if how == "closed":
+        log.close()
+    if how != "kept":
+        del log, session, kept
+    gc.collect()
+print("alive")
+"""
+
+
+@pytest.mark.parametrize("how", ["closed", "forgotten", "kept"])
+def test_logs_that_are_dropped_or_never_closed_end_quietly(durability: str, how: str, tmp_path: Path) -> None:
+    """The collector may take a log, its sessions and readers in any order; so may the interpreter's end."""
+    command = [sys.executable, "-X", "faulthandler", "-c", FORGET, durability, str(tmp_path), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "alive\n"
+
+
 # --- crash ---
 
 
