@@ -28,7 +28,7 @@ KINDS = st.sampled_from(["message", "progress", "", "r\u00e9sultat"])
 PAYLOADS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
     st.binary(max_size=12),
-    st.sampled_from([None, True, 0, -1, 1.5, [], {"pct": 10}, "a\nb", "a\rb", b"\xff\r"]),
+    st.sampled_from(["x" * 3000, None, True, 0, -1, 1.5, [], {"pct": 10}, "a\nb", "a\rb", b"\xff\r"]),
 )
 KEYS = st.sampled_from(["k1", "k2", "\u00fcber"])
 LIMITS = st.sampled_from(
@@ -113,6 +113,8 @@ class LogMachine(RuleBasedStateMachine):
             self.create(name, its, None)
 
     def open(self) -> Any:
+        # As little memory as there may be, so that sessions come and go; without a disk there must be enough.
+        memory = {} if self.durability == "memory" else {"memory_bytes": 1 << 16}
         return open_log(
             self.durability,
             self.directory / "log",
@@ -120,6 +122,7 @@ class LogMachine(RuleBasedStateMachine):
             clock=self.clock,
             replay_grace_s=0,
             checkpoint_interval_s=0.05,
+            **memory,
         )
 
     def teardown(self) -> None:
