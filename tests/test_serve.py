@@ -6,7 +6,6 @@ SIGKILL. Readers that do not read are in test_asgi_stall.py.
 
 from __future__ import annotations
 
-import http.client
 import signal
 import socket
 import subprocess
@@ -16,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import replaylog
-from web import Reader, Serving, is_reset, raw_reader
+from web import Mounted, Reader, Serving, is_reset, raw_reader
 
 # --- start ----------------------------------------------------------------------------------------
 
@@ -212,28 +210,41 @@ def test_idle_streams_stay_open_on_keepalives(tmp_path: Path) -> None:
 # --- mounted under a server of one's own ----------------------------------------------------------
 
 
-def test_the_lines_for_uvicorn_in_the_protocol_keep_its_promises(tmp_path: Path) -> None:
-    """The example of PROTOCOL.md, run as it stands: streams end on SIGTERM, and the process with them."""
-    text = (Path(replaylog.__file__).parent / "PROTOCOL.md").read_text()
-    example = text.rpartition("```python\n")[2].partition("```")[0].replace("8080", "0")
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import replaylog\nlog = replaylog.open(None, durability='memory')\nlog.create('s')\n"
-        + example.replace("app = App", "print(sock.getsockname()[1], flush=True)\napp = App")
-    )
-    with subprocess.Popen(
-        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        connection = http.client.HTTPConnection("127.0.0.1", int(process.stdout.readline()), timeout=10)
-        connection.request("GET", "/sessions/s/events")
-        reader = Reader(connection, connection.getresponse())
-        assert reader.headers["Replay-Stall-Max"] == "30"
-        assert reader.socket is not None
-        reader.until("replay-caught-up")
-        began = time.monotonic()
-        process.terminate()
-        assert [frame.retry for frame in reader] == ["1000"]
-        process.wait(10)
-        assert time.monotonic() - began < 2
-        reader.close()
+@pytest.fixture(params=["uvicorn", "hypercorn", "granian"])
+def server(request: pytest.FixtureRequest) -> str:
+    """Servers that the protocol gives lines for."""
+    pytest.importorskip(request.param)
+    name: str = request.param
+    return name
+
+
+def test_the_lines_in_the_protocol_end_streams_and_the_process_on_sigterm(
+    server: str, tmp_path: Path
+) -> None:
+    with Mounted(server, tmp_path / "program.py", None) as mounted:
+        mounted.ask("PUT", "/sessions/s")
+        with mounted.stream("s") as reader:
+            assert reader.headers["Replay-Stall-Max"] == "30"
+            reader.until("replay-caught-up")
+            mounted.process.terminate()
+            began = time.monotonic()
+            assert [frame.retry for frame in reader if not frame.comment] == ["1000"]
+        _, took_s, _ = mounted.stop()
+        assert time.monotonic() - began < 4, took_s
+
+
+def test_the_lines_in_the_protocol_end_a_connection_that_stalls(server: str, tmp_path: Path) -> None:
+    stall_s = 2
+    with Mounted(server, tmp_path / "program.py", None, stall_s=stall_s) as mounted:
+        mounted.ask("PUT", "/sessions/s")
+        with raw_reader(mounted, "s") as stalled:
+            port = stalled.getsockname()[1]
+            mounted.extend("s", [("x" * 2000, "message")] * 2000)
+            began = time.monotonic()
+            while mounted.established(port):
+                assert time.monotonic() - began < stall_s + 3, "still offering bytes to who reads none"
+                time.sleep(0.05)
+            assert time.monotonic() - began > stall_s / 2
+            assert is_reset(stalled)
+        with mounted.stream("s", "1990") as back:
+            assert [frame.number for frame in back.events(10)] == list(range(1991, 2001))

@@ -125,14 +125,24 @@ class Serving:
     def __init__(self, path: Path | None, *flags: str, env: dict[str, str] | None = None) -> None:
         where = ["--durability", "memory"] if path is None else [str(path)]
         command = [sys.executable, "-m", "replaylog.cli", "serve", *where, "--port", "0", "--json", *flags]
+        self._launch(command, env or {})
+
+    def _launch(self, command: list[str], env: dict[str, str]) -> None:
+        """Start it and wait for its first line, JSON with its URL."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("REPLAYLOG_")}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean | (env or {})
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean | env
         )
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], START_S)
-        line = self.process.stdout.readline() if ready else b""
+        line = b""
+        # Some servers say other things first.
+        while not line.startswith(b"{"):
+            ready, _, _ = select.select([self.process.stdout], [], [], START_S)
+            line = self.process.stdout.readline() if ready else b""
+            if not line:
+                break
         if not line:
+            self.process.kill()
             _, errors = self.process.communicate(timeout=START_S)
             raise AssertionError(f"the server did not start: {errors.decode()[-2000:]}")
         self.first = json.loads(line)
@@ -226,6 +236,57 @@ class Serving:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class Mounted(Serving):
+    """`App` under a server of one's own: the lines of PROTOCOL.md for `server`, run as they stand but for
+    the port and the stall limit. `port` is kept over restarts."""
+
+    def __init__(
+        self,
+        server: str,
+        program: Path,
+        path: Path | None,
+        *,
+        stall_s: float = 30,
+        keepalive_s: float = 15,
+        port: int = 0,
+    ) -> None:
+        import replaylog
+
+        text = (Path(replaylog.__file__).parent / "PROTOCOL.md").read_text()
+        lines = text.partition(f"**{server}**")[2].partition("```python\n")[2].partition("```")[0]
+        assert "app = App(" in lines
+        port = port or free_port()
+        lines = lines.replace("8080", str(port)).replace("30_000", str(round(stall_s * 1000)))
+        lines = lines.replace("stall_max_s=30", f"stall_max_s={stall_s}, keepalive_s={keepalive_s}")
+        where = "None, durability='memory'" if path is None else repr(str(path))
+        program.write_text(
+            "import json, threading, time, urllib.request\nimport replaylog\n"
+            f"log = replaylog.open({where}, retention=replaylog.Retention(events=4096))\n"
+            f"URL = 'http://127.0.0.1:{port}'\n" + _SAY_WHEN_READY + lines
+        )
+        self._launch([sys.executable, str(program)], {})
+
+
+_SAY_WHEN_READY = """
+def say():
+    for _ in range(400):
+        try:
+            with urllib.request.urlopen(URL + "/health", timeout=5):
+                break
+        except OSError:
+            time.sleep(0.02)
+    print(json.dumps({"url": URL}), flush=True)
+
+threading.Thread(target=say, daemon=True).start()
+"""
 
 
 def raw_reader(server: Serving, name: str, query: str = "") -> socket.socket:
