@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import random
 import signal
-import socket
 import threading
 import time
 import warnings
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from proxy import Proxy
 from replaylog.client import (
     Backoff,
     ClientReason,
@@ -211,50 +211,18 @@ def test_a_slow_reader_gets_everything(start: Start) -> None:
 # --- a network that cuts ---------------------------------------------------------------------------
 
 
-class Cutting:
-    """A proxy that lets each connection pass a random number of bytes of the answer and then cuts it."""
-
-    def __init__(self, port: int, cuts: int, rng: random.Random) -> None:
-        self._to = ("127.0.0.1", port)
-        self._rng = rng
-        self.left = cuts
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/sessions/s/events"
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        # One connection at a time: the client comes back only when its last one is gone.
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            with client, contextlib.suppress(OSError), socket.create_connection(self._to) as server:
-                server.sendall(client.recv(65536))
-                self._pass_on(server, client)
-
-    def _pass_on(self, server: socket.socket, client: socket.socket) -> None:
-        # Now and then inside the head of the answer, now and then after much of the stream.
-        bytes_left = int(self._rng.expovariate(1 / 6000)) + 1
-        while part := server.recv(8192):
-            if self.left and len(part) >= bytes_left:
-                client.sendall(part[:bytes_left])
-                self.left -= 1
-                return
-            bytes_left -= len(part)
-            client.sendall(part)
-
-    def close(self) -> None:
-        self._listening.close()
-
-
 def test_200_cuts_at_random_bytes_lose_nothing_and_repeat_nothing(start: Start) -> None:
     cuts = 2000 if FULL else 200
     with start() as server:
         server.ask("PUT", "/sessions/s", b'{"retention": {"events": 1000000}}')
         fill(server, 1, 1000, size=50)
-        proxy = Cutting(server.port, cuts, random.Random(SEED))
+        rng = random.Random(SEED)
+
+        def cut_after() -> int | None:
+            """Now and then inside the head of the answer, now and then after much of the stream."""
+            return int(rng.expovariate(1 / 6000)) + 1 if proxy.cuts < cuts else None
+
+        proxy = Proxy(server.port, cut_after)
         writing = threading.Event()
 
         def write() -> None:
@@ -270,11 +238,11 @@ def test_200_cuts_at_random_bytes_lose_nothing_and_repeat_nothing(start: Start) 
         writer.start()
         try:
             ids = []
-            with reading(proxy.url, unreachable_max_s=30) as stream:
+            with reading(f"{proxy.url}/sessions/s/events", unreachable_max_s=30) as stream:
                 for event in stream:
                     assert str(event.payload).startswith(f"event {event.id} "), event
                     ids.append(event.id)
-                    if not proxy.left:
+                    if proxy.cuts == cuts:
                         writing.set()
                 connections = stream.status.connections
         finally:
@@ -282,6 +250,6 @@ def test_200_cuts_at_random_bytes_lose_nothing_and_repeat_nothing(start: Start) 
             writer.join(30)
             proxy.close()
         assert ids == list(range(1, len(ids) + 1)), f"seed {SEED}"
-        assert proxy.left == 0
+        assert proxy.cuts == cuts
         assert len(ids) >= 1000
         assert connections > cuts // 2, "cuts in the head of an answer are connections that gave none"
