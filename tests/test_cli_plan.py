@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from replaylog import Retention
 from replaylog.cli._app import app
+from support import FakeClock
 
 
 def run(*arguments: object) -> Result:
@@ -59,3 +62,22 @@ def test_what_cannot_be_judged_is_a_usage_error_that_names_the_flag(arguments: A
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert flag in result.stderr
+
+
+def test_a_live_session_is_asked_at_its_own_rate(opener: Any, clock: FakeClock, tmp_path: Path) -> None:
+    log = opener("sync", clock=clock)
+    session = log.create("s", retention=Retention(events=64))
+    for n in range(100):
+        session.append(f"event {n}")
+        clock.advance(0.05)
+    log.close()
+    result = run(tmp_path / "log", "s", "--outage", 90)
+    assert result.exit_code == 1
+    assert "64 events at one per 0.05 s cover 3.2 s" in result.stdout
+    assert document(tmp_path / "log", "s", "--outage", 90)["covers_s"] == pytest.approx(3.2)
+    assert run(tmp_path / "log", "s", "--outage", 3).exit_code == 0
+    assert run(tmp_path / "log", "s", "--outage", 90, "--events", 2000).exit_code == 0
+    assert run(tmp_path / "log", "s").exit_code == 2
+    assert run(tmp_path / "log", "s", "--outage", 3, "--rate", 5).exit_code == 2
+    assert run(tmp_path / "log", "never", "--outage", 3).exit_code == 1
+    assert run(tmp_path / "nowhere", "s", "--outage", 3).exit_code == 3

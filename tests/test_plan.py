@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replaylog._plan import plan
+from replaylog import Retention
+from replaylog._plan import plan, plan_of
+from support import FakeClock
 
 
 def window(depth: int, min_interval_s: float, disconnect_max_s: float) -> Any:
@@ -121,3 +123,37 @@ def test_what_cannot_be_judged_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         plan(**settings)
+
+
+# --- of a live session ------------------------------------------------------------------------------
+
+
+def test_a_live_session_says_how_long_its_window_covers_at_its_own_rate(
+    opener: Any, durability: str, clock: FakeClock
+) -> None:
+    log = opener(durability, clock=clock)
+    session = log.create("s", retention=Retention(events=64))
+    for n in range(200):
+        session.append(f"event {n}")
+        clock.advance(0.05)
+    judged = plan_of(session.stats(), disconnect_max_s=90)
+    assert not judged
+    assert judged.covers_s == pytest.approx(3.2)
+    assert judged.depth_needed == pytest.approx(1801, abs=1)
+    assert plan_of(session.stats(), disconnect_max_s=3)
+    assert plan_of(session.stats(), disconnect_max_s=90, depth=2000)
+
+
+def test_a_burst_without_a_pause_is_covered_by_no_depth(memory_log: Any) -> None:
+    stats = {"events": 64, "events_per_s": None}
+    judged = plan_of(stats, disconnect_max_s=1)
+    assert (judged.covers_s, judged.depth_needed) == (0, None)
+
+
+@pytest.mark.parametrize("events", [0, 1])
+def test_a_rate_takes_two_events(memory_log: Any, events: int) -> None:
+    session = memory_log.create("s")
+    for _ in range(events):
+        session.append("x")
+    with pytest.raises(ValueError, match="takes two"):
+        plan_of(session.stats(), disconnect_max_s=1)

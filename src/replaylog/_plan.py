@@ -11,11 +11,11 @@ a little more; each condition says what would make it hold. Pure, for any thread
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Condition", "Plan", "plan"]
+__all__ = ["Condition", "Plan", "plan", "plan_of"]
 
 
 class Condition(NamedTuple):
@@ -99,6 +99,23 @@ def plan(
     if idle is not None:
         judged = _with_idle(judged, *idle)
     return judged
+
+
+def plan_of(stats: Mapping[str, Any], *, disconnect_max_s: float, depth: int | None = None) -> Plan:
+    """The same question of a live session: does its window cover this outage at the rate that was observed?
+
+    `stats` is `session.stats()`; `.covers_s` of the answer is how long the window lasts. `depth` is what
+    retention allows; without it, what is retained now, which is less while nothing was trimmed yet.
+    """
+    events, rate = stats["events"], stats["events_per_s"]
+    if events < 2:
+        raise ValueError(
+            f"{events} event(s) retained: a rate takes two; use plan() with the rate that you expect"
+        )
+    # No time between the first and the last: a burst that no depth covers.
+    interval_s = 1 / rate if rate else 0.0
+    depth = events if depth is None else depth
+    return plan(depth=depth, min_interval_s=interval_s, disconnect_max_s=disconnect_max_s)
 
 
 def _with_window(judged: Plan, depth: Fraction, interval_s: Fraction, outage_s: Fraction) -> Plan:
