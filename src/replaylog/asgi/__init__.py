@@ -16,6 +16,7 @@ from replaylog._sse import CURSOR_HEADERS as EXPOSED_HEADERS
 from replaylog.asgi._app import App
 from replaylog.asgi._event_stream import EventStream, streams_of
 from replaylog.asgi._guard import RedactTickets
+from replaylog.asgi._problems import of_error as problem_of
 from replaylog.asgi._record import Recording, Result, end_orphans, record
 from replaylog.asgi._resume_guard import ResumeGuard
 from replaylog.asgi._settings import Settings
@@ -32,6 +33,7 @@ __all__ = [
     "Settings",
     "Streams",
     "end_orphans",
+    "problem_of",
     "record",
     "streams_of",
 ]
