@@ -19,7 +19,7 @@ import replaylog.asgi
 from replaylog.client import Backoff, ClientReason, StreamResumptionError, connect
 from web import ask, free_port
 
-PAGE = (Path(replaylog.asgi.__file__).parent / "EXAMPLES.md").read_text()
+PAGE = (Path(replaylog.__file__).parent / "EXAMPLES.md").read_text()
 EXAMPLE = re.search(r"```python\n# tokens\.py.*?\n(.*?)```", PAGE, re.DOTALL)
 SOON = Backoff(initial_s=0.01, max_s=0.1)
 
