@@ -148,6 +148,7 @@ cdef class Journal:
     cdef int64_t offset            # in the newest used extent
     cdef readonly size_t batch_bytes_max
     cdef readonly size_t backlog_bytes
+    cdef readonly size_t refused_at   # what was queued when `begin` last refused
     cdef readonly uint64_t bytes_written
     cdef readonly uint64_t flushes
     cdef int64_t since_checkpoint  # journal bytes not yet check-pointed

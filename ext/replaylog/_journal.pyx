@@ -370,6 +370,7 @@ cdef class Journal:
         cdef size_t cap
         pthread_mutex_lock(&self.mutex)
         if self.refuses() or (self.pending.used + n > self.backlog_bytes and self.pending.records):
+            self.refused_at = self.pending.used
             pthread_mutex_unlock(&self.mutex)
             return NULL
         if self.pending.used + n > self.pending.cap:
@@ -446,6 +447,8 @@ cdef class Journal:
         cdef int rc, stage = STAGE_WRITE
         pthread_mutex_lock(&self.mutex)
         if self.busy or self.pending.records == 0 or self.unknown_seq or self.rollback or self.broken:
+            if not self.busy:
+                self.kicked = False  # whoever was told has looked; the next nudge must tell again
             pthread_mutex_unlock(&self.mutex)
             return False
         self.busy = True
@@ -680,6 +683,9 @@ cdef class Journal:
                 rl_add(&self.sleepers[side], <uint32_t>-1)
                 if rc != 0:
                     self.wake_writer()  # we might have been the one to lead
+                elif out != Outcome.OUT_PENDING and self.pending.records and not self.busy \
+                        and rl_load(&self.sleepers[self.pending.seq & 1]) == 0:
+                    self.nudge()  # we were woken to lead, and leave; nobody waits for what is queued
             if out != Outcome.OUT_PENDING or rc == -1:
                 return out
             if rc == EINTR:
@@ -777,6 +783,7 @@ cdef class Journal:
         pthread_mutex_lock(&self.mutex)
         self.rollback = False
         pthread_mutex_unlock(&self.mutex)
+        self.wake_writer()
 
     def stop_writing(self):
         """End `run`; what is pending stays pending. Appends after this are refused by the log."""

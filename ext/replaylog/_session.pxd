@@ -38,6 +38,7 @@ cdef class LogCore:
     cdef readonly size_t event_bytes_max
     cdef readonly int64_t _grace_ns
     cdef size_t _memory_used
+    cdef size_t _memory_soft            # past this an append asks for room
     cdef int64_t _dirty_bytes           # text appended since the last checkpoint took it
     cdef int64_t _dirty_soft            # past this an append asks for a checkpoint
     cdef bint _attached
@@ -78,6 +79,7 @@ cdef class Session:
     cdef uint64_t persisted             # everything up to here is in the store
     cdef uint64_t segment_first         # first id of the newest stored segment, 0: none to extend
     cdef uint64_t fence
+    cdef uint64_t last_seq              # the batch with its newest record
     cdef uint64_t used                  # tick of the last use
     cdef int64_t last_time
     cdef bint ending
@@ -85,7 +87,6 @@ cdef class Session:
     cdef bint dirty
     cdef bint own_limits                # given to create(); otherwise the log's
     cdef bint checkpointed              # its row is in the store
-    cdef bint changed                   # its row differs from the store's
     cdef uint8_t hex16[16]
     cdef dict keys                      # key -> (id, seq), those that the store may not have
     cdef list new_keys
@@ -111,8 +112,11 @@ cdef class Session:
     cdef uint64_t cum_of(self, uint64_t id) except? 0
     cdef Chunk room_for(self, size_t n)
     cdef int settle(self) except -1
-    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head) except 0
+    cdef uint64_t floor_at(self, uint64_t head, uint64_t* floor_cum) except 0
+    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t* floor_cum) except 0
     cdef uint64_t floor_by_age(self, uint64_t floor, uint64_t head) except 0
+    cdef uint64_t floor_by_time(self, uint64_t floor, uint64_t head, int64_t cutoff) except 0
+    cdef int raise_floor(self, uint64_t floor) except -1
     cdef void drop(self) except *
     cdef uint64_t low(self) except 0
     cdef Chunk find(self, uint64_t id)

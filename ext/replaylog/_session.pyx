@@ -123,7 +123,7 @@ cdef class LogCore:
             self._hub = journal.hub
         self._clock = clock
         self._on_disk = on_disk
-        self.memory_bytes = memory_bytes
+        self.memory_bytes = self._memory_soft = memory_bytes
         self.event_bytes_max = event_bytes_max
         self._grace_ns = grace_ns
         self._dirty_soft = dirty_soft
@@ -175,7 +175,7 @@ cdef class LogCore:
         cdef int ran = self.usable()
         if self._quota_full:
             self._raise_full()
-        if self._memory_used + n > self.memory_bytes or self._dirty_bytes + <int64_t>n > self._dirty_soft:
+        if self._memory_used + n > self._memory_soft or self._dirty_bytes + <int64_t>n > self._dirty_soft:
             return self._relieve(n, deadline, wait)
         return ran
 
@@ -249,7 +249,7 @@ cdef class LogCore:
                 continue
             write_record(at, n, REC_REAP, s, s.assigned, 0, body, None, s.tag)
             at += n
-            seq = self._journal.add(n, &s.pub, 0, s.assigned + 1, State.WAS_REAPED, time_ns)
+            seq = s.last_seq = self._journal.add(n, &s.pub, 0, s.assigned + 1, State.WAS_REAPED, time_ns)
         if self._journal is not None:
             self._journal.cancel()  # the mutex goes; the records stay
         else:
@@ -276,6 +276,10 @@ cdef class LogCore:
     def _raise_time_high(self, int64_t time_high):
         """No event will be earlier than this."""
         self._time_high = max(self._time_high, time_high)
+
+    def _set_memory_soft(self, size_t soft):
+        """Past so many bytes in memory an append asks `_relieve`."""
+        self._memory_soft = soft
 
     def _set_attached(self):
         self._attached = True
@@ -397,12 +401,6 @@ cdef class Session:
         self._floor = row.floor
         self.floor_cum = row.floor_cum
         self.own_limits = row.own_limits
-        if row.own_limits:
-            self.limit_events, self.limit_bytes, self.limit_age_ns = row.limit_events, row.limit_bytes, row.limit_age_ns
-        else:  # those of the log, as it is open now
-            self.limit_events, self.limit_bytes, self.limit_age_ns = log._default_limits
-        if (self.limit_events, self.limit_bytes, self.limit_age_ns) != (row.limit_events, row.limit_bytes, row.limit_age_ns):
-            self.settled = NEVER
         self.pub.state = row.state
         self.pub.owner = <void*>self
         self.ending = (row.state & State.ENDED) != 0
@@ -418,6 +416,20 @@ cdef class Session:
         self.used = log._tick
         write_hex(self.hex16, self.epoch, 16)
         log._memory_used += SESSION_BYTES
+        if row.own_limits:
+            self.limit_events, self.limit_bytes, self.limit_age_ns = row.limit_events, row.limit_bytes, row.limit_age_ns
+            return
+        # Limits that the log was open with since the row was written hold even if it is open with wider ones now:
+        # somebody may have been told the floor that they gave.
+        self.limit_events, self.limit_bytes, cutoff = log._tightest(row.generation)
+        if (self.limit_events, self.limit_bytes) != (row.limit_events, row.limit_bytes):
+            self.settled = NEVER
+            self.settle()
+        self._age_out(cutoff)
+        if (self.limit_events, self.limit_bytes) != log._default_limits[:2]:
+            self.settled = NEVER
+        self.limit_events, self.limit_bytes, self.limit_age_ns = log._default_limits
+        self.floor_expires = 0
 
     def __dealloc__(self):
         cdef Chunk c
@@ -618,7 +630,7 @@ cdef class Session:
         cdef int64_t now
         cdef uint8_t* at = NULL
         cdef uint8_t* rec
-        cdef uint64_t bytes_before
+        cdef uint64_t bytes_before, ignored = 0
         for i in range(n):
             if items[i].payload_bytes > log.event_bytes_max:
                 raise EventTooLarge(size=items[i].payload_bytes, limit=log.event_bytes_max, bound="event_bytes_max")
@@ -650,7 +662,7 @@ cdef class Session:
                 if at != NULL:
                     break
                 if not journal.refuses() and (not wait or not journal.wait_room(deadline)):
-                    raise Backlogged(queued=journal.queued(), limit=journal.backlog_bytes, bound="backlog_bytes")
+                    raise Backlogged(queued=journal.refused_at, limit=journal.backlog_bytes, bound="backlog_bytes")
             self.check_open(expect_head)
             if key is not None:
                 id = self.known_key(key, items, seq)
@@ -669,6 +681,9 @@ cdef class Session:
                 if journal is not None:
                     journal.cancel()
                 raise
+            if journal is not None:
+                # The floor that this append implies is on disk with it: limits may be wider after a crash.
+                (<RecordHead*>at).floor = self.floor_at(self.assigned, &ignored)
         if end is not None:
             self.ending = True
             if journal is not None:
@@ -685,6 +700,7 @@ cdef class Session:
         else:
             log._dirty_bytes += self.cum - bytes_before
             seq[0] = journal.commit(record + tail, &self.pub, id, 0, State.ENDED if end is not None else 0, now)
+            self.last_seq = seq[0]
             if self.pub.head != self.settled:
                 self.settle()
         if key is not None:
@@ -754,7 +770,6 @@ cdef class Session:
             self._log._refuse_append()
         if not self.dirty:
             self.mark()
-        self.changed = True
         if journal is None:
             self._log._hub.publish(&self.pub, 0, trim, state)
             self._log._hub.ring(False)
@@ -765,9 +780,10 @@ cdef class Session:
             if at != NULL:
                 break
             if not journal.refuses() and not journal.wait_room(deadline):
-                raise Backlogged(queued=journal.queued(), limit=journal.backlog_bytes, bound="backlog_bytes")
+                raise Backlogged(queued=journal.refused_at, limit=journal.backlog_bytes, bound="backlog_bytes")
         write_record(at, n, type, self, first, 0, body, None, self.tag)
-        return journal.commit(n, &self.pub, 0, trim, state, self._log.now())
+        self.last_seq = journal.commit(n, &self.pub, 0, trim, state, self._log.now())
+        return self.last_seq
 
     # -- keys
 
@@ -812,65 +828,77 @@ cdef class Session:
         """Bring the floor up to date with the visible head, explicit trims and the clock."""
         cdef uint64_t head = self.pub.head, floor = self._floor
         if head != self.settled or self.pub.trim > floor:
-            if self.pub.trim > floor:
-                floor = min(self.pub.trim, head + 1)
-                self.floor_expires = 0
-            if self.limit_events and head >= floor + self.limit_events:
-                floor = head - self.limit_events + 1
-            if self.limit_bytes:
-                floor = self.floor_by_bytes(floor, head)
+            floor = self.floor_at(head, &self.floor_cum)
             self.settled = head
         if self.limit_age_ns and floor <= head:
             floor = self.floor_by_age(floor, head)
         if floor > self._floor:
-            self._floor = floor
-            self.drop()
+            self.raise_floor(floor)
         return 0
 
-    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head) except 0:
-        cdef uint64_t end, start
+    cdef int raise_floor(self, uint64_t floor) except -1:
+        self._floor = floor
+        if not self.dirty:
+            self.mark()  # the next checkpoint writes the risen floor down
+        self.drop()
+        return 0
+
+    cdef uint64_t floor_at(self, uint64_t head, uint64_t* floor_cum) except 0:
+        """The floor that events, bytes and explicit trims imply once `head` is visible; touches nothing.
+
+        *floor_cum: text bytes of all events below it, where a bytes limit needs it.
+        """
+        cdef uint64_t floor = self._floor
+        floor_cum[0] = self.floor_cum
+        if self.pub.trim > floor:
+            floor = min(self.pub.trim, head + 1)
+        if self.limit_events and head >= floor + self.limit_events:
+            floor = head - self.limit_events + 1
+        if self.limit_bytes and floor <= head:
+            floor = self.floor_by_bytes(floor, head, floor_cum)
+        return floor
+
+    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t* floor_cum) except 0:
+        cdef uint64_t end = self.cum if head == self.assigned else 0
         cdef Chunk c
-        if floor > head:
+        if end == 0:
+            c = self.look(head)
+            if c is None:
+                return floor
+            end = c.cum_at(head)
+        if floor == self._floor and end - floor_cum[0] <= self.limit_bytes:
             return floor
-        c = self.look(head)
-        if c is None:
-            return floor
-        end = c.cum_at(head)
-        if end - self.floor_cum <= self.limit_bytes and floor == self._floor:
-            return floor
+        c = None
         while floor < head:  # the newest event stays
-            c = self.look(floor)
-            if c is None:  # it left the store below a former floor: nothing retained there
-                floor += 1
-                continue
-            start = c.cum_at(floor - 1)
-            if end - start <= self.limit_bytes:
-                break
+            if c is None or floor >= c.first + c.count:
+                c = self.look(floor)
+            if c is not None:  # else it left the store below a former floor: nothing is retained there
+                floor_cum[0] = c.cum_at(floor - 1)
+                if end - floor_cum[0] <= self.limit_bytes:
+                    return floor
             floor += 1
         c = self.look(floor)
         if c is not None:
-            self.floor_cum = c.cum_at(floor - 1)
+            floor_cum[0] = c.cum_at(floor - 1)
         return floor
 
     cdef uint64_t floor_by_age(self, uint64_t floor, uint64_t head) except 0:
         cdef int64_t now = self._log.now()
-        cdef Chunk c = None
         if floor == self._floor and self.floor_expires and now < self.floor_expires:
             return floor
+        return self.floor_by_time(floor, head, now - self.limit_age_ns)
+
+    cdef uint64_t floor_by_time(self, uint64_t floor, uint64_t head, int64_t cutoff) except 0:
+        """The first id from `floor` on whose time is past `cutoff`; head + 1 when none is."""
+        cdef Chunk c = None
+        self.floor_expires = 0
         while floor <= head:
             if c is None or floor >= c.first + c.count:
                 c = self.look(floor)
-            if c is None:
-                floor += 1
-                continue
-            self.floor_expires = c.index[floor - c.first].time_ns + self.limit_age_ns
-            if now < self.floor_expires:
-                return floor
+            if c is not None and c.index[floor - c.first].time_ns > cutoff:
+                self.floor_expires = c.index[floor - c.first].time_ns + self.limit_age_ns
+                break
             floor += 1
-        self.floor_expires = 0
-        if not self.dirty and floor != self._floor:
-            self.mark()  # the next checkpoint writes the risen floor down
-        self.changed = True
         return floor
 
     cdef uint64_t low(self) except 0:
@@ -1191,7 +1219,6 @@ cdef class Session:
         self.limit_age_ns = age_ns
         self.settled = NEVER
         self.floor_expires = 0
-        self.changed = True
 
     def _set_owner_slot(self, fence):
         self.fence = fence
@@ -1221,7 +1248,6 @@ cdef class Session:
     def _recover_floor(self, uint64_t floor):
         if floor > self.pub.trim:
             self.pub.trim = floor
-        self.changed = True
         self.mark()
 
     def _recover_state(self, uint32_t state, str reason, int64_t time_ns):
@@ -1232,7 +1258,6 @@ cdef class Session:
             self.reaping = True
             self.changed_ns = time_ns
         self.last_reason = reason
-        self.changed = True
         self.mark()
 
     def _next_run(self):
@@ -1270,7 +1295,7 @@ cdef class Session:
             self.new_keys = [k for k in self.new_keys if k[1] > head]
         facts = (self._number, self.epoch, self.pub.state, head, self.tag_at(head), self.cum_of(head), self._floor,
                  0 if self.pub.state & State.WAS_REAPED else self.tag_at(self._floor - 1), self.floor_cum,
-                 self.limit_events, self.limit_bytes, self.limit_age_ns, self.own_limits, self._meta, self.last_reason,
+                 self.limit_events, self.limit_bytes, self.limit_age_ns, self.own_limits, self._log._generation(), self._meta, self.last_reason,
                  self.changed_ns if self.reaping else self.last_time, self.fence,
                  self.floor_expires if self._floor <= head else 0)
         return head, facts, segments, low, keys
@@ -1343,6 +1368,22 @@ cdef class Session:
     def _assigned(self):
         return self.assigned
 
+    def _age_out(self, int64_t cutoff):
+        """Events up to `cutoff` aged under limits that are not in force any more."""
+        cdef uint64_t floor
+        if not cutoff or self.own_limits:
+            return
+        self.settle()
+        if self._floor <= self.pub.head:
+            floor = self.floor_by_time(self._floor, self.pub.head, cutoff)
+            if floor > self._floor:
+                self.raise_floor(floor)
+            self.floor_expires = 0
+
+    def _in_flight(self):
+        """A record of it is queued: what it says is not in `pub` yet. Ask before an export, not after."""
+        return self._log._journal is not None and self.last_seq > self._log._journal.seq_done()
+
     def _tag_or_none(self, uint64_t id):
         """tag(id), None when it is known no more."""
         try:
@@ -1397,15 +1438,13 @@ cdef void write_record(uint8_t* at, size_t n, int type, Session s, uint64_t firs
     memcpy(at + sizeof(RecordHead), PyBytes_AS_STRING(body), len(body))
 
 
-cdef object join_text(list chunks, uint64_t first, uint64_t last, size_t n):
-    """The text of events first..last, n bytes, copied once."""
+cdef object join_text(list parts, size_t n):
+    """The text between the offsets of each (chunk, from, to), n bytes in all, copied once."""
     cdef bytes out = PyBytes_FromStringAndSize(NULL, n)
     cdef char* at = PyBytes_AS_STRING(out)
     cdef Chunk c
     cdef uint32_t a, b
-    for c in chunks:
-        a = c.start(<uint32_t>(max(first, c.first) - c.first))
-        b = c.stop(<uint32_t>(min(last, c.first + c.count - 1) - c.first))
+    for c, a, b in parts:
         memcpy(at, c.text + a, b - a)
         at += b - a
     return out
@@ -1484,9 +1523,9 @@ cdef class Replay:
 
     cdef object gather(self, uint64_t last, size_t bytes_max):
         """SSE text of the events after the position up to `last`, about bytes_max (one event at least)."""
-        cdef list chunks = []
+        cdef list parts = []
         cdef size_t n = 0
-        cdef uint64_t first = self.pos + 1, to
+        cdef uint64_t to
         cdef uint32_t a
         cdef Chunk c
         while self.pos < last and n < bytes_max:
@@ -1496,12 +1535,10 @@ cdef class Replay:
             a = c.start(<uint32_t>(self.pos + 1 - c.first))
             while to > self.pos + 1 and n + c.stop(<uint32_t>(to - c.first)) - a > bytes_max:
                 to = self.pos + 1 + (to - self.pos - 1) // 2
-            chunks.append(c)
+            parts.append((c, a, c.stop(<uint32_t>(to - c.first))))
             n += c.stop(<uint32_t>(to - c.first)) - a
             self.pos = to
-        if len(chunks) == 1:
-            return (<Chunk>chunks[0]).copy(first, self.pos)
-        return join_text(chunks, first, self.pos, n)
+        return join_text(parts, n)
 
     def frames(self, chunk_bytes_max=FRAMES_BYTES):
         """The same events as SSE bytes, in few large chunks of about `chunk_bytes_max`."""

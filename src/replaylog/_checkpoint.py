@@ -62,8 +62,11 @@ class Checkpoint:
             yield self._change(session)
 
     def _change(self, session: Session) -> Change:
+        # Before the export: an end or a reap that is posted after it must find the session dirty, or the
+        # extent with its record would be recycled while the row never learned of it.
+        in_flight = session._in_flight()
         head, facts, segments, low, keys = session._export()
-        if session._assigned() > head:
+        if in_flight:
             self._log._give_back_dirty([session], 0)
         row = self._row(session, facts)
         self._exported.append((session, head, segments[-1][0] if segments else None, keys, row.expires_ns))

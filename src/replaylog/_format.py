@@ -64,6 +64,7 @@ META_UUID = b"uuid"
 META_NEXT = b"next"  # the next session number
 META_TIME = b"time"  # no event in the store is later (ns)
 META_TOMBS = b"tombstones"  # how many
+META_LIMITS = b"limits"  # [[events, bytes, age_ns, ended_ns] of each opening with other limits]
 META_SLOT = b"slot-%d"
 
 # Kinds of `expiry` keys.
@@ -92,6 +93,7 @@ class Row(NamedTuple):
     limit_bytes: int
     limit_age_ns: int
     own_limits: bool  # given at creation; otherwise the log's, as it is open
+    generation: int  # which of the log's limits were in force when this was written
     meta: Any
     reason: str
     changed_ns: int  # time of the last event, or of the reap

@@ -26,6 +26,7 @@ from replaylog._errors import (
     CorruptLog,
     LogFull,
     NotResumable,
+    OutcomeUnknown,
     ReplayLogError,
     SessionExists,
     SessionReaped,
@@ -35,7 +36,7 @@ from replaylog._format import Row, Slot
 from replaylog._journal import Hub, Journal
 from replaylog._payload import META_BYTES_MAX, check_name, encode_json
 from replaylog._recovery import create_row, recover
-from replaylog._retention import Retention
+from replaylog._retention import Limits, Retention
 from replaylog._session import LogCore, Replay, Session
 from replaylog._watch import Watch
 from replaylog._writer import Maintenance
@@ -186,6 +187,10 @@ class Log(LogCore):
         self._last_block = 0
         self._ageing_waits = False
         self._closing = threading.Lock()
+        retention = settings.retention
+        limits = (retention.events or 0, retention.bytes or 0, retention.age_ns)
+        self._limits = Limits([], limits, 0)
+        self._recovered_generation = 0
         if path is None:
             self._start(MemoryStore(), None, wall_ns=time.time_ns(), time_high=0)
         else:
@@ -198,14 +203,14 @@ class Log(LogCore):
         s = self._settings
         self._configure(
             store=store,
-            default_limits=(s.retention.events or 0, s.retention.bytes or 0, s.retention.age_ns),
+            default_limits=self._limits.current,
             journal=journal,
             clock=s.clock,
             on_disk=journal is not None,
             memory_bytes=s.memory_bytes,
             event_bytes_max=s.event_bytes_max,
             grace_ns=s.grace_ns,
-            dirty_soft=s.checkpoint_bytes if journal is not None else 2**62,
+            dirty_soft=min(s.checkpoint_bytes, self._dirty_hard() // 2) if journal is not None else 2**62,
             wall_ns=wall_ns,
             time_high=time_high,
         )
@@ -265,10 +270,20 @@ class Log(LogCore):
             journal._break(s.broken)
         self._next_number, time_high = store.counters()
         wall_ns = time.time_ns() if s.clock is None else s.clock()
+        stored = store.limits()
+        self._recovered_generation = max(0, len(stored) - 1)
+        if s.readonly and stored:  # a view has no limits of its own
+            self._limits = Limits(stored, stored[-1][:3], 0)
+        else:
+            self._limits = Limits(stored, self._limits.current, max(wall_ns, time_high))
+        if not s.readonly and self._limits.history != stored:
+            store.write_limits(self._limits.history)
         self._start(store, journal, wall_ns=wall_ns, time_high=time_high)
         slots = store.slots()
         next_number, journal_time, self._recovered = recover(self, directory, slots)
         self._next_number = max(self._next_number, next_number)
+        for session in list(self._sessions.values()):
+            session._age_out(self._tightest(self._recovered_generation)[2])
         time_high = max(time_high, journal_time)
         self._ageing_waits = wall_ns < time_high
         self._raise_time_high(time_high)
@@ -301,6 +316,12 @@ class Log(LogCore):
             )
             self._maintenance.start()
             self._set_attached()
+
+    def _tightest(self, generation: int) -> tuple[int, int, int]:
+        return self._limits.tightest(generation)
+
+    def _generation(self) -> int:
+        return self._limits.generation
 
     # -- sessions -----------------------------------------------------------------------------------
 
@@ -345,7 +366,7 @@ class Log(LogCore):
         epoch = secrets.randbits(64)
         sizes = (limits.events or 0, limits.bytes or 0, limits.age_ns)
         values = [name, epoch, meta, *sizes, own is not None, self._now()]
-        session = Session(self, create_row(name, number, values))
+        session = Session(self, create_row(name, number, values, self._generation()))
         former = self._sessions.get(name)
         self._sessions[name] = session
         try:
@@ -500,7 +521,13 @@ class Log(LogCore):
                 self._wait_seq(self._journal.seq_done() + 1, -1)
             raise TimeoutError(f"not flushed after {timeout_s} s")
         if self.durability == "relaxed":
+            self._sync_journal()
+
+    def _sync_journal(self) -> None:
+        try:
             self._journal.sync()
+        except OSError as error:
+            raise OutcomeUnknown(cause=str(error)) from error
 
     def checkpoint(self) -> None:
         """Write what changed to the store now, instead of at the next interval."""
@@ -513,7 +540,7 @@ class Log(LogCore):
             if self._state() in (_CLOSED, _FORKED):
                 return
             if self.durability == "relaxed":
-                self._journal.sync()
+                self._sync_journal()
             block = self._journal.durable_block()
             if not self._dirty_count() and block == self._last_block:
                 return
@@ -527,7 +554,8 @@ class Log(LogCore):
         s = self._settings
         Checkpoint(self, tombstone_age_ns=s.tombstone_age_ns).run(slot=slot, next_number=self._next_number)
         self._checkpoints += 1
-        self._set_dirty_soft(min(s.checkpoint_bytes, self._dirty_room()))
+        self._set_dirty_soft(min(s.checkpoint_bytes, self._dirty_hard() // 2, self._dirty_room()))
+        self._set_memory_soft(s.memory_bytes)
         self._set_quota_full(self._dirty_room() <= 0)
 
     def _dirty_room(self) -> int:
@@ -537,8 +565,13 @@ class Log(LogCore):
         return int(free / JOURNAL_WEIGHT)
 
     def _dirty_hard(self) -> int:
+        """Bytes of events that may wait for a checkpoint: they are in memory, and in the journal."""
         s = self._settings
-        return max(s.checkpoint_bytes, min(s.extent_bytes * s.extents_max // 2, s.memory_bytes))
+        return min(s.extent_bytes * s.extents_max // 2, s.memory_bytes)
+
+    def _dirty_bound(self) -> str:
+        s = self._settings
+        return "memory_bytes" if self._dirty_hard() == s.memory_bytes else "journal_bytes_max / 2"
 
     def _relieve(self, size: int, deadline_ns: int, wait: bool) -> int:
         """An append came to a bound: make room, or raise LogFull or Backlogged. 1: it waited, ask again."""
@@ -555,18 +588,17 @@ class Log(LogCore):
                 self._raise_full()
             return 1
         self._evict(size)
-        over_memory = self._numbers()["memory_used"] + size > s.memory_bytes and self._dirty_size() > 0
-        if dirty <= self._dirty_hard() and not over_memory:
+        used = self._numbers()["memory_used"]
+        if used + size > s.memory_bytes:  # un-checkpointed, or promised to readers: ask again a little later
+            self._set_memory_soft(used + size + s.memory_bytes // 16)
+            maintenance.kick()
+        if dirty <= self._dirty_hard():
             self._set_dirty_soft(self._dirty_hard())
             maintenance.kick()
             return 0
         if not wait or (deadline_ns >= 0 and time.monotonic_ns() > deadline_ns):
-            bound, limit = ("memory_bytes", s.memory_bytes) if over_memory else ("dirty bytes", self._dirty_hard())
-            raise Backlogged(queued=dirty, limit=limit, bound=bound)
-        before = self._dirty_size()
+            raise Backlogged(queued=dirty, limit=self._dirty_hard(), bound=self._dirty_bound())
         maintenance.wait_done(1.0)
-        if dirty <= self._dirty_hard() and self._dirty_size() >= before and self._dirty_room() > 0:
-            return 0  # what is left in memory is promised to readers or not yet flushed: go on
         return 1
 
     def _relieve_memory(self, size: int) -> None:
@@ -729,14 +761,12 @@ class Log(LogCore):
                 if self._journal.rollback:
                     self._roll_back()
                 if finished and self.durability == "relaxed":
-                    self._journal.sync()
+                    self._sync_journal()
                 clean = finished and not self._journal.is_poisoned()
                 if clean:
                     self._run_checkpoint(slot=(SLOT, Slot(0, 0, "")))
-            except (LogFull, OSError):
-                pass  # the journal holds everything: the next open recovers it
-            except ReplayLogError:
-                pass  # the same: nothing was promised that the journal does not hold
+            except (ReplayLogError, OSError):
+                pass  # the journal holds what was promised: the next open recovers it
 
     def _abandon(self) -> None:
         """Tests: go away as a killed process does, without flush or checkpoint."""

@@ -117,7 +117,7 @@ class Chain:
             os.close(fd)
 
 
-def create_row(name: str, number: int, body: list[object]) -> Row:
+def create_row(name: str, number: int, body: list[object], generation: int) -> Row:
     """The row of a new session from its CREATE record: [name, epoch, meta, events, bytes, age_ns, own, time_ns]."""
     _, epoch, meta, events, size, age_ns, own, time_ns = body
     tag = first_tag(epoch)  # type: ignore[arg-type]
@@ -136,6 +136,7 @@ def create_row(name: str, number: int, body: list[object]) -> Row:
         limit_bytes=size,  # type: ignore[arg-type]
         limit_age_ns=age_ns,  # type: ignore[arg-type]
         own_limits=own,  # type: ignore[arg-type]
+        generation=generation,
         meta=meta,
         reason="",
         changed_ns=time_ns,  # type: ignore[arg-type]
@@ -183,7 +184,7 @@ def _create(log: LogCore, number: int, content: bytes) -> None:
     stored = log._store.load(name) if known is None else None
     if (known is not None and known._number >= number) or (stored is not None and stored.number >= number):
         return
-    session = Session(log, create_row(name, number, body))
+    session = Session(log, create_row(name, number, body, log._recovered_generation))
     log._sessions[name] = session
     log._by_number[number] = session
     session._publish_born()

@@ -7,8 +7,11 @@ the SSE text of each frame, about 60 bytes more than its payload.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
-__all__ = ["Retention"]
+__all__ = ["Limits", "Retention"]
+
+GENERATIONS_MAX = 256  # openings with other limits that are remembered
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +38,45 @@ class Retention:
     def age_ns(self) -> int:
         """The age limit in ns, 0 for none."""
         return 0 if self.age_s is None else max(1, round(self.age_s * 1e9))
+
+
+class Limits:
+    """The limits that a log was opened with, one generation each, for sessions without their own.
+
+    A floor that narrow limits gave must not fall when the log is opened with wider ones, also for a session
+    that was not touched in between: its row names the generation that it was written under, and all limits
+    since then have applied to it.
+
+    stored: [(events, bytes, age_ns, ended_ns)], oldest first; ended_ns is 0 for the one in force.
+    """
+
+    def __init__(self, stored: list[tuple[int, int, int, int]], current: tuple[int, int, int], now_ns: int) -> None:
+        self.current = current
+        self.history = list(stored)
+        if not stored or stored[-1][:3] != current:
+            if stored:
+                self.history[-1] = (*stored[-1][:3], now_ns)
+            self.history.append((*current, 0))
+        if len(self.history) > GENERATIONS_MAX:
+            raise ValueError(
+                f"the log was opened with other default limits more than GENERATIONS_MAX={GENERATIONS_MAX} times: "
+                "give sessions their own with create(retention=)"
+            )
+
+    @property
+    def generation(self) -> int:
+        """The one in force."""
+        return len(self.history) - 1
+
+    def tightest(self, generation: int) -> tuple[int, int, int]:
+        """What binds a row of that generation: events, bytes, and the time (ns) up to which events aged; 0: none."""
+        since = self.history[generation:]
+        return (
+            _least(events for events, _, _, _ in since),
+            _least(size for _, size, _, _ in since),
+            max((ended - age for _, _, age, ended in since if age and ended), default=0),
+        )
+
+
+def _least(limits: Iterable[int]) -> int:
+    return min((limit for limit in limits if limit), default=0)

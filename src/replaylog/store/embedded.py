@@ -70,7 +70,13 @@ class EmbeddedStore:
         self._measure()
 
     def _open_tables(self) -> None:
-        self._tables = {name: self._env.open_db(name.encode(), create=not self.readonly) for name in fmt.TABLES}
+        try:
+            self._tables = {name: self._env.open_db(name.encode(), create=False) for name in fmt.TABLES}
+        except lmdb.NotFoundError:
+            if self.readonly:
+                raise
+            with self._env.begin(write=True) as txn:  # a new store: all tables, or none
+                self._tables = {name: self._env.open_db(name.encode(), txn=txn) for name in fmt.TABLES}
         for name, table in self._tables.items():
             setattr(self, f"_{name}", table)
 
@@ -118,6 +124,17 @@ class EmbeddedStore:
     def write_slot(self, slot_number: int, slot: Slot) -> None:
         """Commit a slot record on its own: an attach."""
         self._write_meta({fmt.META_SLOT % slot_number: fmt.pack(list(slot))})
+
+    def limits(self) -> list[tuple[int, int, int, int]]:
+        """(events, bytes, age_ns, ended_ns) of each opening with other default limits, oldest first."""
+        with self._read(self._tables["meta"]) as txn:
+            value = txn.get(fmt.META_LIMITS)
+            found = None if value is None else bytes(value)
+        return [] if found is None else [(one[0], one[1], one[2], one[3]) for one in fmt.unpack(found, "the limits in meta")]
+
+    def write_limits(self, history: list[tuple[int, int, int, int]]) -> None:
+        """Commit a new generation before anything is judged by it."""
+        self._write_meta({fmt.META_LIMITS: fmt.pack(history)})
 
     def counters(self) -> tuple[int, int]:
         """(next session number, time high)."""
