@@ -72,7 +72,7 @@ def litestar(log: Any, streams: Streams) -> Any:
     async def events(name: str) -> EventStream:
         return EventStream(name, log=log, streams=streams)
 
-    return module.Litestar([events])
+    return module.Litestar([events], logging_config=None)  # its default reconfigures the root logger
 
 
 def quart(log: Any, streams: Streams) -> Any:
