@@ -112,8 +112,8 @@ cdef class Session:
     cdef uint64_t cum_of(self, uint64_t id) except? 0
     cdef Chunk room_for(self, size_t n)
     cdef int settle(self) except -1
-    cdef uint64_t floor_at(self, uint64_t head, uint64_t* floor_cum) except 0
-    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t* floor_cum) except 0
+    cdef uint64_t floor_at(self, uint64_t head, uint64_t end, uint64_t* floor_cum) except 0
+    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t end, uint64_t* floor_cum) except 0
     cdef uint64_t floor_by_age(self, uint64_t floor, uint64_t head) except 0
     cdef uint64_t floor_by_time(self, uint64_t floor, uint64_t head, int64_t cutoff) except 0
     cdef int raise_floor(self, uint64_t floor) except -1

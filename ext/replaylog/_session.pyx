@@ -223,38 +223,42 @@ cdef class LogCore:
         return self._closed
 
     def _reap_batch(self, list sessions, str reason, int64_t time_ns, bytes body):
-        """REAP records of many sessions in one batch; the batch to wait for, 0 in memory mode."""
+        """REAP records of many sessions in one batch: (how many, the batch to wait for or 0 in memory mode)."""
         cdef Session s
         cdef size_t n = (sizeof(RecordHead) + len(body) + 7) // 8 * 8
+        cdef Py_ssize_t i, count
         cdef uint8_t* at
         cdef uint64_t seq = 0
         self.usable()
-        if self._journal is not None:
-            if n * len(sessions) + 64 > self._journal.batch_bytes_max:
-                raise EventTooLarge(size=n * len(sessions), limit=self._journal.batch_bytes_max - 64,
-                                    bound="journal_extent_bytes")
-            at = self._journal.begin(n * len(sessions))
-            while at == NULL:
-                if not self._journal.refuses():
-                    self._journal.wait_room(-1)
-                self.usable()
-                at = self._journal.begin(n * len(sessions))
         sessions = [s for s in sessions if not s.reaping]
-        for s in sessions:
-            s._begin_reap(reason, time_ns)
-            s.mark()
-            if self._journal is None:
+        count = len(sessions)
+        if self._journal is None:
+            for s in sessions:
+                s.reaping, s.last_reason, s.changed_ns = True, reason, time_ns
                 self._hub.publish(&s.pub, 0, s.assigned + 1, State.WAS_REAPED)
                 s._forget_events()
-                continue
+            self._hub.ring(False)
+            return count, 0
+        if count == 0:
+            return 0, 0
+        if n * count + 64 > self._journal.batch_bytes_max:
+            raise EventTooLarge(size=n * count, limit=self._journal.batch_bytes_max - 64, bound="journal_extent_bytes")
+        at = self._journal.begin(n * count)
+        while at == NULL:
+            if not self._journal.refuses():
+                self._journal.wait_room(-1)
+            self.usable()
+            at = self._journal.begin(n * count)
+        for i in range(count):  # under the journal's mutex: nothing here lets the GIL go
+            s = <Session>sessions[i]
+            s.reaping, s.last_reason, s.changed_ns = True, reason, time_ns
+            if not s.dirty:
+                s.mark()
             write_record(at, n, REC_REAP, s, s.assigned, 0, body, None, s.tag)
             at += n
             seq = s.last_seq = self._journal.add(n, &s.pub, 0, s.assigned + 1, State.WAS_REAPED, time_ns)
-        if self._journal is not None:
-            self._journal.cancel()  # the mutex goes; the records stay
-        else:
-            self._hub.ring(False)
-        return len(sessions), seq
+        self._journal.cancel()  # the mutex goes; the records stay
+        return count, seq
 
     def _set_quota_full(self, bint full):
         self._quota_full = full
@@ -624,7 +628,7 @@ cdef class Session:
         """
         cdef LogCore log = self._log
         cdef Journal journal = log._journal
-        cdef uint64_t first, id
+        cdef uint64_t first, id, floor = 0
         cdef size_t text, record, tail = 0, payload_bytes = 0
         cdef uint32_t i
         cdef int64_t now
@@ -644,7 +648,12 @@ cdef class Session:
                 text += items[i].shape.text_bytes
             if text > TEXT_BYTES_MAX:
                 raise EventTooLarge(size=text, limit=TEXT_BYTES_MAX, bound="TEXT_BYTES_MAX")
-            if log.admit(text + n * sizeof(Entry), deadline, wait):
+            # Between `begin` and `commit` the journal's mutex is held: nothing there may let the GIL go, or a thread
+            # with the GIL that wants the mutex would wait for one with the mutex that wants the GIL.
+            now = log.now()
+            floor = self.floor_at(first + n - 1, self.cum + text, &ignored) if journal is not None else 0
+            if log.admit(text + n * sizeof(Entry), deadline, wait) or self.assigned + 1 != first or self.ending \
+                    or self.reaping:
                 at = NULL  # others may have run: everything is asked again
             elif journal is None:
                 break
@@ -668,7 +677,6 @@ cdef class Session:
                 id = self.known_key(key, items, seq)
                 if id:
                     return id
-        now = log.now()
         if now < log._time_high:
             now = log._time_high  # event times never decrease
         log._time_high = now
@@ -683,7 +691,7 @@ cdef class Session:
                 raise
             if journal is not None:
                 # The floor that this append implies is on disk with it: limits may be wider after a crash.
-                (<RecordHead*>at).floor = self.floor_at(self.assigned, &ignored)
+                (<RecordHead*>at).floor = floor
         if end is not None:
             self.ending = True
             if journal is not None:
@@ -766,23 +774,25 @@ cdef class Session:
         cdef Journal journal = self._log._journal
         cdef size_t n = (sizeof(RecordHead) + len(body) + 7) // 8 * 8
         cdef uint8_t* at
+        cdef int64_t now
         if self._log._closed:
             self._log._refuse_append()
-        if not self.dirty:
-            self.mark()
         if journal is None:
             self._log._hub.publish(&self.pub, 0, trim, state)
             self._log._hub.ring(False)
             return 1
         while True:
             self._log.usable()  # a trim or a reap must be possible in a full log
+            now = self._log.now()
             at = journal.begin(n)
             if at != NULL:
                 break
             if not journal.refuses() and not journal.wait_room(deadline):
                 raise Backlogged(queued=journal.refused_at, limit=journal.backlog_bytes, bound="backlog_bytes")
         write_record(at, n, type, self, first, 0, body, None, self.tag)
-        self.last_seq = journal.commit(n, &self.pub, 0, trim, state, self._log.now())
+        if not self.dirty:
+            self.mark()
+        self.last_seq = journal.commit(n, &self.pub, 0, trim, state, now)
         return self.last_seq
 
     # -- keys
@@ -828,7 +838,7 @@ cdef class Session:
         """Bring the floor up to date with the visible head, explicit trims and the clock."""
         cdef uint64_t head = self.pub.head, floor = self._floor
         if head != self.settled or self.pub.trim > floor:
-            floor = self.floor_at(head, &self.floor_cum)
+            floor = self.floor_at(head, self.cum if head == self.assigned else 0, &self.floor_cum)
             self.settled = head
         if self.limit_age_ns and floor <= head:
             floor = self.floor_by_age(floor, head)
@@ -843,10 +853,10 @@ cdef class Session:
         self.drop()
         return 0
 
-    cdef uint64_t floor_at(self, uint64_t head, uint64_t* floor_cum) except 0:
+    cdef uint64_t floor_at(self, uint64_t head, uint64_t end, uint64_t* floor_cum) except 0:
         """The floor that events, bytes and explicit trims imply once `head` is visible; touches nothing.
 
-        *floor_cum: text bytes of all events below it, where a bytes limit needs it.
+        `end`: text bytes of all events up to `head`, 0 when it must be looked up. *floor_cum: text bytes of all events below it, where a bytes limit needs it.
         """
         cdef uint64_t floor = self._floor
         floor_cum[0] = self.floor_cum
@@ -855,11 +865,10 @@ cdef class Session:
         if self.limit_events and head >= floor + self.limit_events:
             floor = head - self.limit_events + 1
         if self.limit_bytes and floor <= head:
-            floor = self.floor_by_bytes(floor, head, floor_cum)
+            floor = self.floor_by_bytes(floor, head, end, floor_cum)
         return floor
 
-    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t* floor_cum) except 0:
-        cdef uint64_t end = self.cum if head == self.assigned else 0
+    cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t end, uint64_t* floor_cum) except 0:
         cdef Chunk c
         if end == 0:
             c = self.look(head)
@@ -869,7 +878,7 @@ cdef class Session:
         if floor == self._floor and end - floor_cum[0] <= self.limit_bytes:
             return floor
         c = None
-        while floor < head:  # the newest event stays
+        while floor < head and floor <= self.assigned:  # the newest event stays
             if c is None or floor >= c.first + c.count:
                 c = self.look(floor)
             if c is not None:  # else it left the store below a former floor: nothing is retained there
@@ -1194,11 +1203,6 @@ cdef class Session:
 
     def _control(self, int type, uint64_t first, bytes body, uint64_t trim, uint32_t state, int64_t deadline):
         return self.control(type, first, body, trim, state, deadline)
-
-    def _begin_reap(self, str reason, int64_t time_ns):
-        self.reaping = True
-        self.last_reason = reason
-        self.changed_ns = time_ns
 
     def _forget_events(self):
         """A reaped session keeps nothing in memory."""
