@@ -106,6 +106,12 @@ RL_UNUSED static inline uint32_t rl_crc32c(uint32_t crc, const void *data, size_
 RL_UNUSED static int rl_utf8_valid(const uint8_t *p, size_t n) {
     const uint8_t *end = p + n;
     while (p < end) {
+        while (end - p >= 32) {
+            uint64_t w[4];
+            memcpy(w, p, 32);
+            if ((w[0] | w[1] | w[2] | w[3]) & 0x8080808080808080ull) break;
+            p += 32;
+        }
         while (end - p >= 8) {
             uint64_t w;
             memcpy(&w, p, 8);
@@ -158,6 +164,13 @@ RL_UNUSED static void rl_futex_wake(uint32_t *word, int count) {
 RL_UNUSED static int64_t rl_monotonic_ns(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+/* The same to the kernel's tick (1-4 ms), for a quarter of the price. */
+RL_UNUSED static int64_t rl_coarse_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
