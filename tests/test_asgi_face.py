@@ -222,6 +222,20 @@ def test_headers_and_cookies_of_the_response_go_along(log: Any) -> None:
     run(scenario())
 
 
+def test_a_post_may_answer_with_a_stream_and_head_never_does(log: Any) -> None:
+    """As chat applications do: the question in the body, the events as its answer."""
+
+    async def scenario() -> None:
+        stream = EventStream("s", log=log)
+        posted = await Call(stream, "POST", "/?until=head&from=floor", body=b"question").done()
+        assert posted.frames[-1].event == "replay-caught-up"
+        head = await Call(stream, "HEAD", "/?from=floor").done()
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["replay-verdict"] == "resumable"
+
+    run(scenario())
+
+
 def test_streams_are_one_registry_per_log_and_loop(log: Any) -> None:
     async def scenario() -> Streams:
         reading = Call(EventStream("s", log=log), "GET", "/?from=floor")

@@ -408,3 +408,57 @@ def test_the_app_takes_an_async_log_too(memory_log: Any, session: Any) -> None:
         await call.done()
 
     run(scenario())
+
+
+# --- a server that says when a send would be done at once ------------------------------------------
+
+
+def test_written_at_once_or_by_the_task_the_order_is_the_same(memory_log: Any, session: Any) -> None:
+    """The feed writes for who is parked; a socket that fills up and empties again hands over both ways."""
+
+    async def scenario() -> None:
+        open_now = {"": True}
+        app = App(memory_log, writable=lambda send: open_now[""], keepalive_s=0.02)
+        call = Call(app, "GET", PATH)
+        await call.until("replay-caught-up")
+        for round in range(200):
+            open_now[""] = round % 3 != 0
+            if round % 7 == 0:
+                open_now[""] = False
+                call.writable.clear()
+            fill(session, 1 + round % 4)
+            await asyncio.sleep(0.001 * (round % 3))
+            call.writable.set()
+        session.end()
+        await call.done()
+        assert _ids(call) == list(range(1, session.head + 1))
+        assert call.frames[-1].event == "replay-end"
+
+    run(scenario())
+
+
+def test_a_connection_that_blocks_or_fails_stops_itself_and_no_other(memory_log: Any, session: Any) -> None:
+    async def scenario() -> None:
+        cut: list[Any] = []
+        app = App(memory_log, writable=lambda send: True, abort=cut.append, keepalive_s=60)
+        blocks, fails, healthy = (Call(app, "GET", PATH) for _ in range(3))
+        for call in (blocks, fails, healthy):
+            await call.until("replay-caught-up")
+        blocks.writable.clear()
+
+        async def broken() -> bool:
+            raise OSError("gone")
+
+        fails.writable.wait = broken  # type: ignore[method-assign,assignment]
+        session.append("one")
+        await healthy.until("data: one")
+        await blocks.done()
+        await fails.done()
+        assert cut == [blocks.scope]
+        session.append("two")
+        await healthy.until("data: two")
+        assert app.streams == 1
+        healthy.leave()
+        await healthy.done()
+
+    run(scenario())

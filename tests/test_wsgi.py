@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 import pytest
 
 from replaylog import Retention
+from replaylog.client import ClientReason, StreamResumptionError, connect
 from replaylog.wsgi import EventStream, answer
 from web import frames
 
@@ -133,3 +136,30 @@ def test_django_streams_it(log: Any) -> None:
     next(iter(response.streaming_content))
     response.close()
     assert time.monotonic() - began < 5
+
+
+class Threaded(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_client_reads_it_over_a_real_socket_to_the_end(log: Any) -> None:
+    with make_server("127.0.0.1", 0, EventStream("s", log=log, keepalive_s=0.2), Threaded, Quiet) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        token = log.resume("s", 100).verdict.from_token
+        with connect(address, cursor=token) as stream:
+            ids = [stream.receive(10).id for _ in range(30)]
+            log.session("s").end("bye")
+            ids += [event.id for event in stream]
+        assert ids == list(range(101, 132))
+        with connect(address, cursor=stream.cursor) as again:
+            assert list(again) == []
+        with pytest.raises(StreamResumptionError) as refused, connect(address, cursor=41) as old:
+            list(old)
+        assert refused.value.reason is ClientReason.BELOW_FLOOR
+        server.shutdown()

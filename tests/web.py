@@ -10,11 +10,11 @@ import asyncio
 import http.client
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,17 +134,18 @@ class Serving:
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean | env
         )
         assert self.process.stdout is not None
-        line = b""
-        # Some servers say other things first.
-        while not line.startswith(b"{"):
-            ready, _, _ = select.select([self.process.stdout], [], [], START_S)
-            line = self.process.stdout.readline() if ready else b""
-            if not line:
-                break
+        late = threading.Timer(START_S, self.process.kill)
+        late.start()
+        # Some servers say other things first; not select(): it does not see lines that are buffered here.
+        line = self.process.stdout.readline()
+        while line and not line.startswith(b"{"):
+            line = self.process.stdout.readline()
+        late.cancel()
         if not line:
             self.process.kill()
             _, errors = self.process.communicate(timeout=START_S)
-            raise AssertionError(f"the server did not start: {errors.decode()[-2000:]}")
+            code = self.process.returncode
+            raise AssertionError(f"the server did not start ({code}): {errors.decode()[-2000:]}")
         self.first = json.loads(line)
         self.url = self.first["url"]
         parts = urlsplit(self.url)

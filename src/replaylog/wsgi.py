@@ -96,7 +96,7 @@ def _served(
 ) -> Answer:
     verdict = follow.verdict
     headers = _http.steady_headers(keepalive_s, None) + _http.verdict_headers(verdict)
-    if _http.is_finished(verdict) or method != "GET":
+    if _http.is_finished(verdict) or method == "HEAD":
         follow.close()
         if _http.is_finished(verdict):
             return Answer(204, headers, [])

@@ -30,9 +30,9 @@ __all__ = ["answer", "begin", "refusal"]
 
 
 async def answer(log: aio.Log, streams: Streams, method: str, name: str, asked: _http.Asked) -> ASGIApp:
-    """The response: a stream, 204, or a refusal."""
+    """The response: a stream, 204, or a refusal. HEAD gives the verdict alone."""
     why = streams.closed_to_new()
-    if method == "GET" and not why:
+    if method != "HEAD" and not why:
         try:
             session, follow = await begin(log, name, asked.cursor)
         except NotResumable as error:
@@ -51,7 +51,7 @@ async def answer(log: aio.Log, streams: Streams, method: str, name: str, asked: 
         return await refusal(log, streams, name, asked, verdict)
     if _http.is_finished(verdict):
         return _finished(streams, verdict)
-    if method != "GET":
+    if method == "HEAD":
         return Response(status_code=200, headers=_headers(streams, verdict, _http.EVENT_STREAM))
     why = why or "the session was created again at this moment: connect again"
     return _not_now(why, streams, asked, _headers(streams, verdict))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from replaylog import aio
+from replaylog._errors import LogClosed
 
 if TYPE_CHECKING:
     from replaylog._session import Session
@@ -62,11 +63,14 @@ class Feed:
     async def _run(self) -> None:
         bell = aio._exchange(self._log.sync)
         mine: set[asyncio.Future[None]] = set()
-        while not self._log.closed:
-            seen = self._seen()
-            # After the look and not before: what comes in between is in `seen` already.
-            await self._tell()
-            await bell.moved(self._session, self._is_past(seen), None, mine)
+        try:
+            while not self._log.closed:
+                seen = self._seen()
+                # After the look and not before: what comes in between is in `seen` already.
+                await self._tell()
+                await bell.moved(self._session, self._is_past(seen), None, mine)
+        except LogClosed:  # between two of these lines
+            pass
         await self._tell()
 
     def _seen(self) -> tuple[int, str]:

@@ -268,7 +268,14 @@ class Stream:
         except StopIteration:
             self._moved = False
             return bool(follow.caught_up and not follow.ended)
-        raise AssertionError("a writable connection blocked")
+        except Exception:  # noqa: BLE001 - a connection that fails must not stop the feed of all the others
+            self._gone = True
+            self.stop()
+            return True
+        # It was not writable after all, and half a send cannot be taken back: the reader resumes.
+        sending.close()  # type: ignore[attr-defined]
+        self.stall()
+        return True
 
 
 async def _until_gone(receive: Receive) -> None:
