@@ -199,7 +199,9 @@ class Log(LogCore):
 
     # -- opening ------------------------------------------------------------------------------------
 
-    def _start(self, store: MemoryStore | EmbeddedStore, journal: Journal | None, *, wall_ns: int, time_high: int) -> None:
+    def _start(
+        self, store: MemoryStore | EmbeddedStore, journal: Journal | None, *, wall_ns: int, time_high: int
+    ) -> None:
         s = self._settings
         self._configure(
             store=store,
@@ -629,7 +631,7 @@ class Log(LogCore):
         if not self._on_disk or self._numbers()["memory_used"] + size <= s.memory_bytes:
             return
         goal = int(s.memory_bytes * EVICT_TO) - size
-        by_use = sorted(list(self._sessions.values()), key=Session._idle)
+        by_use = sorted(self._sessions.copy().values(), key=Session._idle)
         for whole in (True, False):
             for session in by_use if whole else reversed(by_use):
                 if self._numbers()["memory_used"] <= goal:

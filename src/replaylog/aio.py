@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar
 
 import replaylog._log as _log_module
-from replaylog._judge import Verdict
+from replaylog._errors import Backlogged
 from replaylog._journal import Bell
+from replaylog._judge import Verdict
 from replaylog._log import Log as SyncLog
 from replaylog._log import SessionInfo
 from replaylog._ring import Event
@@ -54,11 +55,11 @@ class _Exchange:
 
     def __init__(self, log: SyncLog, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
-        self._loop = loop
+        self.loop = self._loop = loop
         self._bell = Bell(log._hub)
         self._bit = self._bell_bit()
         self._movers: dict[SyncSession, set[asyncio.Future[None]]] = {}
-        self._flushes: dict[int, asyncio.Future[None]] = {}
+        self._flushes: dict[int, list[asyncio.Future[None]]] = {}
         loop.add_reader(self._bell.fileno(), self._rung)
         self._bell.arm()
 
@@ -72,21 +73,20 @@ class _Exchange:
         if self._flushes:
             done = self._log._journal.seq_done()
             for seq in [seq for seq in self._flushes if seq <= done or self._log.closed]:
-                _resolve(self._flushes.pop(seq))
+                for future in self._flushes.pop(seq):
+                    _resolve(future)
         if self._log.closed:
             for futures in self._movers.values():
                 for future in futures:
                     _resolve(future)
 
     async def flushed(self, seq: int) -> None:
-        """Until a batch has its outcome. One shared future per batch, shielded from each waiter."""
+        """Until a batch has its outcome; raises what it is. A future per waiter: cancelling one cancels nobody else."""
         while self._log._peek_seq(seq) is None:
-            future = self._flushes.get(seq)
-            if future is None or future.done():
-                future = self._flushes[seq] = self._loop.create_future()
-                if self._log._journal.seq_done() >= seq:
-                    continue
-            await asyncio.shield(future)
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._flushes.setdefault(seq, []).append(future)
+            if self._log._journal.seq_done() < seq:  # else it was rung before we were listed
+                await future
 
     async def moved(
         self,
@@ -161,7 +161,14 @@ class Log:
 
     def __init__(self, log: SyncLog) -> None:
         self.sync = log
-        self._sessions: weakref.WeakKeyDictionary[SyncSession, Session] = weakref.WeakKeyDictionary()
+        self._found: _Exchange | None = None
+
+    def _exchange(self) -> _Exchange:
+        """The bell of this log for the running loop."""
+        found = self._found
+        if found is None or found.loop is not asyncio.get_running_loop():
+            found = self._found = _exchange(self.sync)
+        return found
 
     @property
     def path(self) -> Any:
@@ -250,6 +257,7 @@ class Log:
         """As Log.close; readers on this and other loops are woken."""
         await _in_thread(self.sync.close, timeout_s)
         exchange = _exchanges.get(self.sync, {}).pop(asyncio.get_running_loop(), None)
+        self._found = None
         if exchange is not None:
             exchange._rung()
             exchange.close()
@@ -285,7 +293,7 @@ class Ticket:
         """The id, once it is durable. Cancelling it takes nothing back."""
         if self._ticket._seq:
             async with asyncio.timeout(timeout_s):
-                await _exchange(self._log.sync).flushed(self._ticket._seq)
+                await self._log._exchange().flushed(self._ticket._seq)
         return self.id
 
 
@@ -341,16 +349,24 @@ class Session:
         timeout: float | None = None,
     ) -> int:
         """As Session.append. Cancelled or timed out, the event may still become durable, once."""
-        return await (await self._queue(payload, kind, key, expect_head)).wait(timeout)
+        try:
+            ticket = self.sync.append_nowait(payload, kind=kind, key=key, expect_head=expect_head)
+        except Backlogged:
+            ticket = await self._queue(payload, kind, key, expect_head)
+        if not ticket._seq:
+            return int(ticket.id)
+        if timeout is not None:
+            return await Ticket(self._log, ticket).wait(timeout)
+        await self._log._exchange().flushed(ticket._seq)
+        return int(ticket.id)
 
-    async def _queue(self, payload: Any, kind: str, key: str | None, expect_head: int | None) -> Ticket:
-        from replaylog._errors import Backlogged
-
+    async def _queue(self, payload: Any, kind: str, key: str | None, expect_head: int | None) -> SyncTicket:
         while True:
+            await _in_thread(self._log.sync._wait_for_room)
             try:
-                return self.append_nowait(payload, kind=kind, key=key, expect_head=expect_head)
+                return self.sync.append_nowait(payload, kind=kind, key=key, expect_head=expect_head)
             except Backlogged:
-                await _in_thread(self._log.sync._wait_for_room)
+                continue
 
     def append_nowait(
         self, payload: Any, *, kind: str = "message", key: str | None = None, expect_head: int | None = None
@@ -485,7 +501,7 @@ class Follow:
     async def _begin(self) -> SyncFollow:
         if self._follow is None:
             cursor, until = self._asked
-            self._exchange = _exchange(self._log.sync)
+            self._exchange = self._log._exchange()
             if self._session.judge_in_memory(cursor) is not None:
                 self._follow = self._session.follow(cursor, until=until)
             else:

@@ -130,7 +130,8 @@ class EmbeddedStore:
         with self._read(self._tables["meta"]) as txn:
             value = txn.get(fmt.META_LIMITS)
             found = None if value is None else bytes(value)
-        return [] if found is None else [(one[0], one[1], one[2], one[3]) for one in fmt.unpack(found, "the limits in meta")]
+        rows = [] if found is None else fmt.unpack(found, "the limits in meta")
+        return [(events, size, age_ns, ended_ns) for events, size, age_ns, ended_ns in rows]
 
     def write_limits(self, history: list[tuple[int, int, int, int]]) -> None:
         """Commit a new generation before anything is judged by it."""
