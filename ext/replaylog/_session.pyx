@@ -1394,6 +1394,10 @@ cdef class Session:
                 self.raise_floor(floor)
             self.floor_expires = 0
 
+    def _chunks(self):
+        """The chunks in memory, oldest first, for tools and tests."""
+        return list(self.ring)
+
     def _in_flight(self):
         """A record of it is queued: what it says is not in `pub` yet. Ask before an export, not after."""
         return self._log._journal is not None and self.last_seq > self._log._journal.seq_done()
