@@ -19,9 +19,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip(
-    "mcp.server.streamable_http", reason="NO MCP SDK INSTALLED: the MCP adapter is not tested here"
-)
+pytest.importorskip("mcp.server.streamable_http", reason="NO MCP SDK INSTALLED: the MCP adapter is not tested here")
 
 import httpx
 import uvicorn
@@ -349,9 +347,7 @@ class Proxy:
             writer.transport.abort()
             up_writer.transport.abort()
 
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, watched: bool = False
-    ) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, watched: bool = False) -> None:
         while data := await reader.read(65536):
             writer.write(data)
             if watched and self.cut_at and self.cut_at in data:

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip(
-    "mcp.server.streamable_http", reason="NO MCP SDK INSTALLED: the MCP adapter is not tested here"
-)
+pytest.importorskip("mcp.server.streamable_http", reason="NO MCP SDK INSTALLED: the MCP adapter is not tested here")
 
 import mcp_kit as kit
 import replaylog
@@ -42,9 +40,7 @@ async def cut_at_41(url: str, ran: kit.Ran) -> tuple[str, str, list[int], float]
             waiting = asyncio.create_task(released())
             try:
                 async with asyncio.timeout(20):
-                    call = session.call_tool(
-                        "count", {"to": 130, "every_s": 0.005}, progress_callback=progress
-                    )
+                    call = session.call_tool("count", {"to": 130, "every_s": 0.005}, progress_callback=progress)
                     result: Any = await call
                     outcome, text = "result", kit.text_of(result)
             except TimeoutError:

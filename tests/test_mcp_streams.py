@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip(
-    "mcp.server.streamable_http", reason="NO MCP SDK INSTALLED: the MCP adapter is not tested here"
-)
+pytest.importorskip("mcp.server.streamable_http", reason="NO MCP SDK INSTALLED: the MCP adapter is not tested here")
 
 import mcp_kit as kit
 import replaylog
@@ -106,9 +104,7 @@ def test_an_id_of_another_session_is_refused_in_the_words_for_one_that_never_exi
     for cursor in (foreign, invented):
         with b.get(cursor) as events:
             body = list(events)
-            headers = {
-                k: v for k, v in events.response.headers.items() if k.startswith(("replay-", "session-"))
-            }
+            headers = {k: v for k, v in events.response.headers.items() if k.startswith(("replay-", "session-"))}
             answers.append((events.response.status_code, headers, body, events.comments))
     assert answers[0] == answers[1]
 

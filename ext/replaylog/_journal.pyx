@@ -15,6 +15,7 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_CheckSignals
+from cython cimport no_gc
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -110,6 +111,7 @@ cdef bint sleep_on(uint32_t* word, uint32_t seen, int64_t deadline) except -1:
     return True
 
 
+@no_gc  # it only holds its hub, which holds nothing: the collector must not clear it before __dealloc__
 cdef class Bell:
     """A queue of sessions that moved and an eventfd that says "look"; taken out of service by `close`."""
 
@@ -294,6 +296,7 @@ cdef class Hub:
 # ---- the journal ----------------------------------------------------------------------------------
 
 
+@no_gc  # as Bell
 cdef class Journal:
     """Group commit into recycled extents. Methods with a leading underscore need what their comment says."""
 

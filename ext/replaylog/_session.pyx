@@ -1166,7 +1166,7 @@ cdef class Session:
     # -- for the checkpoint and the log (under the GIL)
 
     cdef void mark(self) except *:
-        if not self.dirty:
+        if not self.dirty and self._log._on_disk:  # in memory nothing is ever check-pointed
             self.dirty = True
             self._log._dirty.append(self)
 

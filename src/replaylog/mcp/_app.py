@@ -52,9 +52,7 @@ def resumable(
 
 
 class _Attach:
-    def __init__(
-        self, log: Log | aio.Log, refuse: Refuse, limits: Limits, retry_interval: int | None
-    ) -> None:
+    def __init__(self, log: Log | aio.Log, refuse: Refuse, limits: Limits, retry_interval: int | None) -> None:
         self._log = log
         self._refuse = refuse
         self._limits = limits

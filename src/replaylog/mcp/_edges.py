@@ -66,6 +66,7 @@ PRIVATE: Final[dict[type, tuple[str, ...]]] = {
         "_read_stream_writer",
         "_replay_events",
         "_request_streams",
+        "_retry_interval",
         "_validate_request_headers",
     ),
     StreamableHTTPSessionManager: (

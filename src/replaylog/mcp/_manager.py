@@ -55,9 +55,7 @@ class SessionManager(_edges.StreamableHTTPSessionManager):  # type: ignore[misc,
         self._attach(log, refuse, limits or Limits())
 
     @classmethod
-    def adopt(
-        cls, manager: Any, *, log: Log | aio.Log, refuse: Refuse = "event", limits: Limits | None = None
-    ) -> None:
+    def adopt(cls, manager: Any, *, log: Log | aio.Log, refuse: Refuse = "event", limits: Limits | None = None) -> None:
         """Make a manager that an SDK has built, and not yet run, one of ours, in place."""
         manager.__class__ = cls
         manager._attach(log, refuse, limits or Limits())
@@ -143,19 +141,12 @@ class SessionManager(_edges.StreamableHTTPSessionManager):  # type: ignore[misc,
         started_s = time.monotonic()
         left = await self._left_behind()
         while True:
-            await anyio.sleep(
-                min(SWEEP_S, self._limits.finished_age_s / 2, (self.session_idle_timeout or 1e9) / 2)
-            )
-            books = {
-                t.book.prefix: t.book for t in self._server_instances.values() if isinstance(t, Transport)
-            }
+            await anyio.sleep(min(SWEEP_S, self._limits.finished_age_s / 2, (self.session_idle_timeout or 1e9) / 2))
+            books = {t.book.prefix: t.book for t in self._server_instances.values() if isinstance(t, Transport)}
             for book in books.values():
                 book.expire()
             left -= books.keys()
-            if (
-                self.session_idle_timeout is not None
-                and time.monotonic() - started_s > self.session_idle_timeout
-            ):
+            if self.session_idle_timeout is not None and time.monotonic() - started_s > self.session_idle_timeout:
                 await self._reap_all(left)
                 left = set()
 

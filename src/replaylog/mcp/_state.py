@@ -50,9 +50,7 @@ class State:
         elif method == "logging/setLevel":
             self.log_level = str(params.get("level", ""))
         elif method == "resources/subscribe":
-            self.subscriptions = [u for u in self.subscriptions if u != params.get("uri")] + [
-                str(params.get("uri"))
-            ]
+            self.subscriptions = [u for u in self.subscriptions if u != params.get("uri")] + [str(params.get("uri"))]
         elif method == "resources/unsubscribe":
             self.subscriptions = [u for u in self.subscriptions if u != params.get("uri")]
         else:

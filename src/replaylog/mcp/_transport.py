@@ -74,9 +74,7 @@ class Transport(_edges.StreamableHTTPServerTransport):  # type: ignore[misc, unu
 
     # -- POST ------------------------------------------------------------------------------------------
 
-    async def _handle_post_request(
-        self, scope: Scope, request: Request, receive: Receive, send: Send
-    ) -> None:
+    async def _handle_post_request(self, scope: Scope, request: Request, receive: Receive, send: Send) -> None:
         if self.book.is_muted:
             await super()._handle_post_request(scope, request, receive, send)
             return
@@ -117,7 +115,7 @@ class Transport(_edges.StreamableHTTPServerTransport):  # type: ignore[misc, unu
     async def _post_answer(
         self, document: dict[str, Any], scope: Scope, request: Request, receive: Receive, send: Send
     ) -> None:
-        """An answer to a request of the server goes to who asked; if that process is gone, nobody takes it."""
+        """An answer to a request of the server goes to who asked, or is refused: never a silent 202."""
         if not await self._validate_request_headers(request, send):
             return
         local_id = self.book.calls.answered(document["id"])
@@ -133,11 +131,7 @@ class Transport(_edges.StreamableHTTPServerTransport):  # type: ignore[misc, unu
         self, document: dict[str, Any] | None, scope: Scope, request: Request, receive: Receive, send: Send
     ) -> None:
         params = document.get("params") if document is not None else None
-        if (
-            document is not None
-            and document.get("method") == "notifications/cancelled"
-            and isinstance(params, dict)
-        ):
+        if document is not None and document.get("method") == "notifications/cancelled" and isinstance(params, dict):
             key = self.book.key_of(params.get("requestId"))
             if key != str(params.get("requestId")):
                 request = _with_document(request, {**document, "params": {**params, "requestId": key}})

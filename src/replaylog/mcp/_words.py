@@ -112,9 +112,7 @@ def _fetch_again(book: Book, data: dict[str, Any], token: str | None) -> list[Ou
     lost = _notification("notifications/message", {"level": "error", "logger": "replaylog", "data": data})
     lost.event_id = token
     changed = [_notification(method) for area, method in _LISTS if book.state.declares(area)]
-    updated = [
-        _notification("notifications/resources/updated", {"uri": uri}) for uri in book.state.subscriptions
-    ]
+    updated = [_notification("notifications/resources/updated", {"uri": uri}) for uri in book.state.subscriptions]
     return [lost, *changed, *updated]
 
 
