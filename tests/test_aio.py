@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import replaylog.aio
 
 import replaylog
+import replaylog.aio
 from replaylog import Reason, Retention
 from support import EXTENT_BYTES
 

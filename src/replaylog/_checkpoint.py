@@ -83,7 +83,7 @@ class Checkpoint:
 
     def _row(self, session: Session, facts: tuple[Any, ...]) -> Row:
         *values, floor_expires_ns = facts
-        row = Row(session.name, *values, expires_ns=0, stored=True)
+        row = Row._make((session.name, *values, 0, True))
         if row.state & STATE_REAPED:
             return row._replace(expires_ns=row.changed_ns + self._tombstone_age_ns, meta=None)
         return row._replace(expires_ns=max(0, floor_expires_ns))

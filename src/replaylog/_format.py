@@ -138,7 +138,7 @@ def unpack_row(name: str, data: bytes) -> Row:
     values = unpack(data, f"row of session {name!r}")
     if not isinstance(values, list) or len(values) != len(Row._fields) - 2:
         raise CorruptLog(where=f"row of session {name!r}", found=f"{values!r:.80}", expected="a session row")
-    return Row(name, *values, True)
+    return Row._make((name, *values, True))
 
 
 def number_key(number: int) -> bytes:

@@ -34,6 +34,7 @@ from replaylog._errors import (
 )
 from replaylog._format import Row, Slot
 from replaylog._journal import Hub, Journal
+from replaylog._judge import Verdict
 from replaylog._payload import META_BYTES_MAX, check_name, encode_json
 from replaylog._recovery import create_row, recover
 from replaylog._retention import Limits, Retention
@@ -414,7 +415,7 @@ class Log(LogCore):
             self._by_number[row.number] = session
         return session
 
-    def _check_cold(self, name: object, cursor: object) -> Any:
+    def _check_cold(self, name: object, cursor: Any) -> Verdict:
         """The verdict on a session that is not in memory."""
         if not isinstance(name, str):
             raise TypeError(f"a session name is a str, not {type(name).__name__}")
@@ -481,7 +482,7 @@ class Log(LogCore):
         if len(reason.encode()) > 255:
             raise ValueError(f"reason of {len(reason.encode())} bytes: at most 255")
         if name is not None:
-            targets = [self.session(name)]
+            targets: list[Session | None] = [self.session(name)]
         else:
             targets = [self._live(info.name) for info in self.sessions(prefix or "")]
         live = [session for session in targets if session is not None]

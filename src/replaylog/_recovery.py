@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from replaylog import _format as fmt
 from replaylog import _journal
@@ -25,14 +25,14 @@ from replaylog._session import Session
 
 if TYPE_CHECKING:
     from replaylog._directory import Directory
-    from replaylog._session import LogCore
+    from replaylog._log import Log
 
 __all__ = ["create_row", "recover"]
 
 BLOCK_ALIGN = 512
 
 
-def recover(log: LogCore, directory: Directory, slots: dict[int, Slot]) -> tuple[int, int, int]:
+def recover(log: Log, directory: Directory, slots: dict[int, Slot]) -> tuple[int, int, int]:
     """Apply every slot's chain to the sessions of `log`; (next session number, time high, records)."""
     next_number = time_high = records = 0
     for number, slot in slots.items():
@@ -117,14 +117,14 @@ class Chain:
             os.close(fd)
 
 
-def create_row(name: str, number: int, body: list[object], generation: int) -> Row:
+def create_row(name: str, number: int, body: list[Any], generation: int) -> Row:
     """The row of a new session from its CREATE record: [name, epoch, meta, events, bytes, age_ns, own, time_ns]."""
     _, epoch, meta, events, size, age_ns, own, time_ns = body
-    tag = first_tag(epoch)  # type: ignore[arg-type]
+    tag = first_tag(epoch)
     return Row(
         name=name,
         number=number,
-        epoch=epoch,  # type: ignore[arg-type]
+        epoch=epoch,
         state=0,
         head=0,
         head_tag=tag,
@@ -132,21 +132,21 @@ def create_row(name: str, number: int, body: list[object], generation: int) -> R
         floor=1,
         floor_tag=tag,
         floor_cum=0,
-        limit_events=events,  # type: ignore[arg-type]
-        limit_bytes=size,  # type: ignore[arg-type]
-        limit_age_ns=age_ns,  # type: ignore[arg-type]
-        own_limits=own,  # type: ignore[arg-type]
+        limit_events=events,
+        limit_bytes=size,
+        limit_age_ns=age_ns,
+        own_limits=own,
         generation=generation,
         meta=meta,
         reason="",
-        changed_ns=time_ns,  # type: ignore[arg-type]
+        changed_ns=time_ns,
         fence=1,
         expires_ns=0,
         stored=False,
     )
 
 
-def _apply(log: LogCore, record: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> int:
+def _apply(log: Log, record: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> int:
     """One record; a session that the store holds already in a later state is left as it is."""
     kind, number, first, floor, _, count, tag_before, content, key = record
     if kind == fmt.REC_CREATE:
@@ -177,7 +177,7 @@ def _apply(log: LogCore, record: tuple[int, int, int, int, int, int, int, bytes,
     return number
 
 
-def _create(log: LogCore, number: int, content: bytes) -> None:
+def _create(log: Log, number: int, content: bytes) -> None:
     body = fmt.unpack(content, f"creation of session number {number}")
     name = body[0]
     known = log._sessions.get(name)
@@ -191,7 +191,7 @@ def _create(log: LogCore, number: int, content: bytes) -> None:
     session._recover_floor(0)
 
 
-def _session_of(log: LogCore, number: int) -> Session | None:
+def _session_of(log: Log, number: int) -> Session | None:
     session = log._by_number.get(number)
     if session is None:
         row = log._store.load_number(number)

@@ -41,7 +41,7 @@ def _events(directory: Path, name: str, cursor: str | Origin, *, follow: bool) -
     """A view is of the moment it was opened: to follow is to open again and resume from the last event."""
     while True:
         with opened(directory, mode="r") as log, log.session(name).resume(cursor) as replay:
-            cursor = replay.verdict.from_token
+            cursor = replay.verdict.from_token or cursor
             for event in replay:
                 yield event
                 cursor = event.cursor

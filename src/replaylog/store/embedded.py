@@ -77,8 +77,8 @@ class EmbeddedStore:
                 raise
             with self._env.begin(write=True) as txn:  # a new store: all tables, or none
                 self._tables = {name: self._env.open_db(name.encode(), txn=txn) for name in fmt.TABLES}
-        for name, table in self._tables.items():
-            setattr(self, f"_{name}", table)
+        self._sessions, self._names = self._tables["sessions"], self._tables["names"]
+        self._segments, self._keys, self._expiry = (self._tables[name] for name in ("segments", "keys", "expiry"))
 
     # -- meta ---------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class EmbeddedStore:
 
     def expired(self, kind: int, before_ns: int, limit: int) -> list[tuple[int, Row]]:
         """(time, row) of `expiry` entries of a kind up to a time, oldest first."""
-        out = []
+        out: list[tuple[int, int, str]] = []
         with self._read(self._expiry) as txn:
             cursor = txn.cursor()
             found = cursor.set_range(fmt.expiry_key(kind, 0, 0))
