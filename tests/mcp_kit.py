@@ -14,6 +14,7 @@ import json
 import socket
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -23,8 +24,10 @@ pytest.importorskip("mcp.server.streamable_http", reason="NO MCP SDK INSTALLED: 
 
 import httpx
 import uvicorn
-from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.streamable_http import EventMessage, EventStore
+
+from mcp import ClientSession
 
 REVISION = "2025-11-25"
 OLD_REVISION = "2025-06-18"
@@ -137,6 +140,44 @@ def own_app(server: Any, event_store: Any, **settings: Any) -> Any:
     for name, value in settings.items():
         setattr(server, f"_{name}", value)
     return server.streamable_http_app()
+
+
+def own_store(window: int) -> Any:
+    """What an SDK has for a store: fastmcp ships one; for the others, one as their example has it."""
+    if SDK == "fastmcp":
+        from fastmcp.server.event_store import EventStore as Shipped
+
+        return Shipped(max_events_per_stream=window)
+    return ExampleStore(window)
+
+
+class ExampleStore(EventStore):
+    """In memory, a bounded queue per stream id, an index of event ids; unknown ids give None."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._streams: dict[str, list[tuple[str, Any]]] = {}
+        self._index: dict[str, str] = {}
+
+    async def store_event(self, stream_id: str, message: Any) -> str:
+        event_id = uuid.uuid4().hex
+        stream = self._streams.setdefault(stream_id, [])
+        stream.append((event_id, message))
+        self._index[event_id] = stream_id
+        if len(stream) > self._window:
+            del self._index[stream.pop(0)[0]]
+        return event_id
+
+    async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str | None:
+        stream_id = self._index.get(last_event_id)
+        if stream_id is None:
+            return None
+        found = False
+        for event_id, message in list(self._streams[stream_id]):
+            if found and message is not None:
+                await send_callback(EventMessage(message, event_id))
+            found = found or event_id == last_event_id
+        return stream_id
 
 
 @contextlib.contextmanager

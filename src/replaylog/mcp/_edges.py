@@ -58,6 +58,7 @@ PRIVATE: Final[dict[type, tuple[str, ...]]] = {
         "_clean_up_memory_streams",
         "_create_error_response",
         "_create_event_data",
+        "_create_session_message",
         "_event_store",
         "_handle_delete_request",
         "_handle_get_request",

@@ -151,7 +151,14 @@ class Transport(_edges.StreamableHTTPServerTransport):  # type: ignore[misc, unu
             logger.error("a call of %s cannot be recorded: %s", self.book.prefix, error)
             incoming.failed = f"the call was not started, because the log cannot record it: {error}"
             return None
-        return await super()._mint_priming_event(stream_id, protocol_version)
+        return await super()._mint_priming_event(stream_id, self._negotiated(protocol_version))
+
+    def _create_session_message(self, message: Any, request: Request, key: str, version: str) -> Any:
+        return super()._create_session_message(message, request, key, self._negotiated(version))
+
+    def _negotiated(self, header: str) -> str:
+        """What a client understands is what it has negotiated; the header of one request may say less."""
+        return self.book.state.version or header
 
     def _reader_for(self, key: str) -> Any:
         """What stands in the SDK's table for a stream that it has just opened; None: its own queue."""
