@@ -35,11 +35,13 @@ class Tokens(AuthenticationBackend):
         return AuthCredentials([]), AuthenticatedUser(AccessToken(token=name, client_id=name, scopes=[]))
 
 
-async def main(directory: str, port: int) -> None:
+async def main(directory: str, port: int, whose: str = "ours") -> None:
     sock = socket.create_server(("127.0.0.1", port))
-    log = replaylog.open(directory)
     server, _ = kit.make_server()
-    app = replaylog.mcp.resumable(server, log)
+    if whose == "ours":
+        app = replaylog.mcp.resumable(server, replaylog.open(directory))
+    else:
+        app = kit.own_app(server, kit.own_store(1000))
     app.add_middleware(AuthenticationMiddleware, backend=Tokens())
     config = uvicorn.Config(app, log_level="error")
     print(f"http://127.0.0.1:{sock.getsockname()[1]}/mcp", flush=True)
@@ -47,4 +49,4 @@ async def main(directory: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))

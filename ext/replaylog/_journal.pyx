@@ -38,6 +38,7 @@ cdef extern from "native.h" nogil:
     int rl_make_extent(const char* path, int64_t n, int mode)
     int rl_ofd_lock(int fd, int64_t at)
     int rl_ofd_held(int fd, int64_t at)
+    void rl_ofd_unlock(int fd, int64_t at)
     int64_t rl_fs_type(const char* path)
     uint32_t rl_load(uint32_t* p)
     uint64_t rl_load64 "rl_load"(uint64_t* p)
@@ -914,6 +915,11 @@ def lock_byte(int fd, int64_t at) -> bool:
     if rc and rc not in (11, 13):  # EAGAIN, EACCES
         raise OSError(rc, os.strerror(rc))
     return rc == 0
+
+
+def unlock_byte(int fd, int64_t at):
+    """Give the lease back at once, though a forked child may not have closed its copy of the file yet."""
+    rl_ofd_unlock(fd, at)
 
 
 def byte_held(int fd, int64_t at) -> bool:

@@ -233,6 +233,17 @@ RL_UNUSED static int rl_ofd_lock(int fd, int64_t at) {
     return fcntl(fd, F_OFD_SETLK, &l) ? errno : 0;
 }
 
+/* Give the byte back, also on behalf of forked children that share the open file. */
+RL_UNUSED static void rl_ofd_unlock(int fd, int64_t at) {
+    struct flock l;
+    memset(&l, 0, sizeof l);
+    l.l_type = F_UNLCK;
+    l.l_whence = SEEK_SET;
+    l.l_start = at;
+    l.l_len = 1;
+    fcntl(fd, F_OFD_SETLK, &l);
+}
+
 /* 1 when another open file holds a lock on the byte, 0 when free, -1 on error. */
 RL_UNUSED static int rl_ofd_held(int fd, int64_t at) {
     struct flock l;

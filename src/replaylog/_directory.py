@@ -13,7 +13,7 @@ import uuid as uuids
 from pathlib import Path
 
 from replaylog._errors import CorruptLog, LogLocked
-from replaylog._journal import byte_held, fs_type, lock_byte
+from replaylog._journal import byte_held, fs_type, lock_byte, unlock_byte
 from replaylog.store.embedded import DATA_FILE
 
 __all__ = ["Directory"]
@@ -100,7 +100,13 @@ class Directory:
         return f"process {os.getpid()} on {socket.gethostname()}"
 
     def unlock(self) -> None:
-        """Let the lease go by closing its file: in a forked child this frees nothing of the parent's."""
+        """Let the lease go, also for forked children that have not run yet."""
+        if self._lock_fd >= 0:
+            unlock_byte(self._lock_fd, SLOT)
+        self.disown()
+
+    def disown(self) -> None:
+        """In a forked child: close its copy of the lock file. Unlocking there would free the parent's lease."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1

@@ -814,7 +814,7 @@ def _after_fork_in_child() -> None:
     for log in list(_logs):
         log._state(_FORKED)
         if log._directory is not None:
-            log._directory.unlock()
+            log._directory.disown()
         _leaked.append(log)  # closing LMDB here would touch what the parent uses
 
 
