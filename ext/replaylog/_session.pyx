@@ -425,6 +425,9 @@ cdef class Session:
         if row.own_limits:
             self.limit_events, self.limit_bytes, self.limit_age_ns = row.limit_events, row.limit_bytes, row.limit_age_ns
             return
+        if row.generation == log._generation() and (row.limit_events, row.limit_bytes) == log._default_limits[:2]:
+            self.limit_events, self.limit_bytes, self.limit_age_ns = log._default_limits
+            return
         # Limits that the log was open with since the row was written hold even if it is open with wider ones now:
         # somebody may have been told the floor that they gave.
         self.limit_events, self.limit_bytes, cutoff = log._tightest(row.generation)

@@ -133,6 +133,7 @@ class Directory:
         """Creation is complete."""
         if self.uuid_file.exists():
             return
+        self.sync()
         temporary = self.path / "uuid.new"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self.file_mode)
         try:

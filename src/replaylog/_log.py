@@ -178,7 +178,7 @@ class Log(LogCore):
         self.retention = settings.retention
         self._lock = threading.RLock()  # create, reap, load: who is in `_sessions`
         self._checkpoint_lock = threading.Lock()
-        self._by_number: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
+        self._by_number: dict[int, Session] = {}  # during recovery
         self._next_number = 1
         self._directory: Directory | None = None
         self._maintenance: Maintenance | None = None
@@ -245,12 +245,10 @@ class Log(LogCore):
             raise CorruptLog(where=str(directory.data), found="no data", expected="the data file of this log")
         store = EmbeddedStore(directory.path, map_bytes=s.map_bytes, readonly=s.readonly, mode=directory.file_mode)
         try:
-            has_sessions = next(store.names("", None), None) is not None
-            uuid = directory.identity(store.uuid(), has_sessions=has_sessions)
+            uuid = directory.identity(store.uuid(), has_sessions=not store.is_empty())
             if s.readonly:
                 return store
             store.identify(uuid)
-            directory.sync()
             directory.write_uuid(uuid)
         except BaseException:
             store.close()
@@ -285,6 +283,7 @@ class Log(LogCore):
         slots = store.slots()
         next_number, journal_time, self._recovered = recover(self, directory, slots)
         self._next_number = max(self._next_number, next_number)
+        self._by_number.clear()
         for session in list(self._sessions.values()):
             session._age_out(self._tightest(self._recovered_generation)[2])
         time_high = max(time_high, journal_time)
@@ -380,7 +379,6 @@ class Log(LogCore):
             else:
                 del self._sessions[name]
             raise
-        self._by_number[number] = session
         return session, seq
 
     def _wait_born(self, session: Session) -> None:
@@ -412,7 +410,6 @@ class Log(LogCore):
         if session is None and (row := self._store.load(name)) is not None:
             session = Session(self, row)
             self._sessions[name] = session
-            self._by_number[row.number] = session
         return session
 
     def _check_cold(self, name: object, cursor: Any) -> Verdict:

@@ -148,15 +148,18 @@ class EmbeddedStore:
 
     # -- reading: short transactions, any thread ----------------------------------------------------
 
-    @contextmanager
-    def _read(self, table: Any) -> Iterator[Any]:
+    def _read(self, table: Any) -> Any:
+        """A short read transaction, to be used as a context manager."""
         try:
-            txn = self._env.begin(db=table, buffers=True)
+            return self._env.begin(db=table, buffers=True)
         except lmdb.ReadersFullError:
-            self._env.reader_check()
-            txn = self._env.begin(db=table, buffers=True)
-        with txn:
-            yield txn
+            self._env.reader_check()  # slots of readers that died
+            return self._env.begin(db=table, buffers=True)
+
+    def is_empty(self) -> bool:
+        """No session was ever stored here, or none is left."""
+        with self._read(self._sessions) as txn:
+            return bool(txn.stat(self._sessions)["entries"] == 0)
 
     def load(self, name: str) -> Row | None:
         """The row of a name."""
