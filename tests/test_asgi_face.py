@@ -68,11 +68,13 @@ def fastapi(log: Any, streams: Streams) -> Any:
 def litestar(log: Any, streams: Streams) -> Any:
     module = pytest.importorskip("litestar")
 
-    @module.get("/chats/{name:str}/events")
     async def events(name: str) -> EventStream:
         return EventStream(name, log=log, streams=streams)
 
-    return module.Litestar([events], logging_config=None)  # its default reconfigures the root logger
+    # Litestar reads the annotations, and this module's are text that only this function could resolve.
+    events.__annotations__ = {"name": module.params.FromPath[str], "return": EventStream}
+    handler = module.get("/chats/{name:str}/events")(events)
+    return module.Litestar([handler], logging_config=None)  # its default reconfigures the root logger
 
 
 def quart(log: Any, streams: Streams) -> Any:
