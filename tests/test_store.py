@@ -206,3 +206,19 @@ def test_a_flipped_byte_in_a_stored_run_is_never_an_event(tmp_path: Path) -> Non
         with pytest.raises(CorruptLog):
             store.read(NUMBER, 1)
     store.close()
+
+
+def test_idle_sessions_leave_memory_and_a_held_handle_stays_the_session(tmp_path: Path) -> None:
+    with replaylog.open(tmp_path / "log", memory_bytes=1 << 20, checkpoint_interval_s=0.05) as log:
+        held = log.create("held")
+        held.append("first")
+        for i in range(4000):
+            log.create(f"s{i}", wait=False).append_nowait(b"x" * 200)
+        log.flush()
+        log.checkpoint()
+        assert log.stats()["sessions_in_memory"] < 2000
+        assert all(log.check(f"s{i}", 0).ok for i in range(4000))
+        assert log.stats()["memory_bytes"] <= log.stats()["memory_bytes_max"]
+        assert log.session("held") is held
+        assert held.append("second") == 2
+        assert [event.payload for event in log.resume("held", 0)] == ["first", "second"]

@@ -108,6 +108,8 @@ cdef class Session:
     cdef uint64_t known_key(self, bytes key, Prepared* p, uint64_t* seq) except? 0
     cdef int remember_key(self, bytes key, uint64_t id, uint64_t seq) except -1
     cdef void shed(self, Chunk c) except *
+    cdef void evict(self, bint whole) except *
+    cdef bint may_leave(self) noexcept
     cdef int wait_moved(self, uint64_t seen_head, int64_t deadline) except -1
     cdef uint64_t cum_of(self, uint64_t id) except? 0
     cdef Chunk room_for(self, size_t n)

@@ -57,7 +57,6 @@ cdef enum:
     SESSION_BYTES = 512      # what a session costs in memory beside its chunks
     SEGMENT_SMALL = 4096     # a stored segment below this is always written again with its successors
     FRAMES_BYTES = 262144
-    UNHELD_REFS = 6
     TIMEOUT_S_MAX = 1000000000   # about 31 years: longer is for ever
     NEVER = 0x7FFFFFFFFFFFFFFF
 
@@ -296,6 +295,25 @@ cdef class LogCore:
         for s in sessions:
             s.mark()
         self._dirty_bytes += dirty_bytes
+
+    def _by_use(self):
+        """[(last use, name)] of the sessions in memory, least recently used first; holds none of them."""
+        cdef Session s
+        cdef list out = []
+        for s in self._sessions.values():
+            out.append((s.used, s.name))
+        out.sort()
+        return out
+
+    def _evict_one(self, str name, bint whole):
+        """Let a session's stored chunks go, and the session if nobody has a handle on it."""
+        cdef Session s = <Session>self._sessions.get(name)
+        if s is None:
+            return
+        s.evict(whole)
+        # Referred to by the table and by `s`: a handle of somebody else would become a second session.
+        if whole and s.may_leave() and Py_REFCNT(s) == 2:
+            del self._sessions[name]
 
     def _dirty_count(self):
         return len(self._dirty)
@@ -1351,20 +1369,16 @@ cdef class Session:
         """Nothing but the store's copy would be lost if it left memory: (last use)."""
         return self.used
 
-    def _evict(self, bint whole):
-        """Let stored chunks leave memory; `whole`: the newest too. Bytes freed."""
-        cdef size_t before = self._log._memory_used
+    cdef void evict(self, bint whole) except *:
+        """Let stored chunks leave memory; `whole`: the newest too."""
         cdef Chunk c
-        if not self._log._on_disk:
-            return 0
         while self.ring:
             c = <Chunk>self.ring[0]
             if c.first + c.count - 1 > self.persisted or (len(self.ring) == 1 and not whole):
-                break
+                return
             self.shed(c)
-        return before - self._log._memory_used
 
-    def _may_leave(self):
+    cdef bint may_leave(self) noexcept:
         """No state beyond the store's, no reader asleep, no promise."""
         return (not self.dirty and not self.ring and self.checkpointed and self.pub.waiters == 0 and self.pub.bells == 0
                 and self.pins is None and self.assigned == self.persisted and not self.keys)
@@ -1427,10 +1441,6 @@ cdef class Session:
     def _touch(self):
         """Its row must be written again."""
         self.mark()
-
-    def _unheld(self):
-        """Nobody but the log's table and the two callers' variables refers to it."""
-        return Py_REFCNT(self) <= UNHELD_REFS
 
 
 cdef bint same_content(Chunk c, uint64_t id, Prepared* p) except -1:

@@ -149,6 +149,7 @@ def records_of(body: bytes, where: str) -> list[tuple[int, int, int, int, int, i
 def lock_byte(fd: int, at: int) -> bool:
     """Take the lease on one byte for this open file. False: another open file has it."""
 
+def unlock_byte(fd: int, at: int) -> None: ...
 def byte_held(fd: int, at: int) -> bool:
     """Another open file holds the lease on that byte."""
 

@@ -295,8 +295,8 @@ class Log(LogCore):
             # Rule: what recovery read is committed before it is shown; the former incarnation is over.
             with self._checkpoint_lock:
                 self._run_checkpoint(slot=(SLOT, Slot(0, 0, "")))
-            for session in list(self._sessions.values()):
-                session._evict(True)
+            for _, name in self._by_use():
+                self._evict_one(name, True)
 
     def _attach(self) -> None:
         """The first append: an incarnation of our own, extents, threads."""
@@ -410,6 +410,8 @@ class Log(LogCore):
         if session is None and (row := self._store.load(name)) is not None:
             session = Session(self, row)
             self._sessions[name] = session
+            if self._numbers()["memory_used"] > self._settings.memory_bytes:
+                self._evict()
         return session
 
     def _check_cold(self, name: object, cursor: Any) -> Verdict:
@@ -629,21 +631,13 @@ class Log(LogCore):
         if not self._on_disk or self._numbers()["memory_used"] + size <= s.memory_bytes:
             return
         goal = int(s.memory_bytes * EVICT_TO) - size
-        by_use = sorted(self._sessions.copy().values(), key=Session._idle)
-        for whole in (True, False):
-            for session in by_use if whole else reversed(by_use):
-                if self._numbers()["memory_used"] <= goal:
-                    return
-                session._evict(whole)
-                if session._may_leave():
-                    self._leave(session)
-            del session
-
-    def _leave(self, session: Session) -> None:
-        """Drop a session that the store holds entirely, if nobody has a handle on it."""
-        with self._lock:
-            if session._may_leave() and session._unheld():
-                self._sessions.pop(session.name, None)
+        with self._lock:  # nobody looks a name up while its session leaves
+            by_use = self._by_use()
+            for whole, names in ((True, by_use), (False, by_use[::-1])):
+                for _, name in names:
+                    if self._numbers()["memory_used"] <= goal:
+                        return
+                    self._evict_one(name, whole)
 
     def _sweep(self) -> None:
         """Cold sessions age, old tombstones go, stale readers of the store are cleared."""
