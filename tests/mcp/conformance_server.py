@@ -16,12 +16,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import mcp.types as types
-import mcp_kit as kit
 import uvicorn
-from mcp_kit import Context
 
+import mcp_kit as kit
 import replaylog
 import replaylog.mcp
+from mcp_kit import Context
 
 MIME = "mime_type" if "mime_type" in types.ImageContent.model_fields else "mimeType"
 PIXEL = (
