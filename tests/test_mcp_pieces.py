@@ -97,6 +97,28 @@ def test_a_failed_call_is_failed_for_who_resumes_it_too() -> None:
             assert "could not be stored" in list(events)[-1]["json"]["error"]["message"]
 
 
+def test_a_get_stream_with_a_hole_says_so_and_goes_on_in_a_new_one() -> None:
+    log = replaylog.open(None, durability="memory", memory_bytes=2 << 20, event_bytes_max=1 << 20)
+    with served(log) as (url, _):
+        raw = kit.Raw(url).initialize()
+        raw.result(1, "announce")
+        with raw.get() as events:
+            seen = next(iter(events))
+        filling = log.create("filler")
+        with contextlib.suppress(replaylog.LogFull):
+            while True:
+                filling.append("x" * 2000)
+        raw.result(2, "announce", times=50)
+        log.reap("filler")
+        raw.result(3, "announce")
+        with raw.get(seen["id"]) as events:
+            lost = next(iter(events))
+        assert "could not be stored" in lost["json"]["params"]["data"]["message"]
+        assert lost["id"][:16] != seen["id"][:16]
+        with raw.get(lost["id"]) as events:
+            assert events.response.headers["replay-verdict"] in ("resumable", "at-head")
+
+
 def test_a_log_that_cannot_store_refuses_new_calls_in_words_and_does_not_run_them(tmp_path: Path) -> None:
     log = replaylog.open(tmp_path / "log")
     with served(log) as (url, ran):
@@ -227,6 +249,23 @@ def test_a_name_in_the_log_does_not_give_a_session_away() -> None:
         raw = kit.Raw(url).initialize()
         raw.result(1, "count", to=3)
         assert not any(raw.session_id in info.name for info in log.sessions())
+
+
+def test_what_a_server_was_told_about_a_session_is_in_its_record() -> None:
+    from replaylog.mcp._state import State
+
+    state = State(initialize="{}", owner={"client_id": "ann"})
+    assert state.learn("logging/setLevel", {"level": "debug"}, {})
+    for uri in ("test://a", "test://b", "test://a"):
+        assert state.learn("resources/subscribe", {"uri": uri}, {})
+    assert state.learn("resources/unsubscribe", {"uri": "test://b"}, {})
+    assert not state.learn("tools/call", {}, {})
+    again = State.from_json(state.as_json())
+    assert again == state
+    assert again.replayed() == [
+        ("logging/setLevel", {"level": "debug"}),
+        ("resources/subscribe", {"uri": "test://a"}),
+    ]
 
 
 # -- the single pieces ------------------------------------------------------------------------------------

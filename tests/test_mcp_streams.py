@@ -307,6 +307,28 @@ def test_a_get_stream_below_its_floor_is_told_what_to_fetch_again_and_goes_on(na
         assert [e["id"].split(".")[1] for e in read(events, 10)] == [str(n) for n in range(22, 32)]
 
 
+def test_a_server_that_waits_for_an_answer_is_told_when_its_question_was_lost(narrow: Served) -> None:
+    raw = kit.Raw(narrow.url).initialize({"roots": {}})
+    raw.result(1, "announce")
+    with raw.get() as events:
+        (seen,) = read(events, 1)
+    one = kit.Raw(narrow.url)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with one.call_in(raw, 2, "ask") as events:
+            answers.extend(list(events))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(0.3)
+    raw.result(3, "announce", times=30)
+    with raw.get(seen["id"]) as events:
+        assert read(events, 1)[0]["json"]["params"]["data"]["lost"]["first"] == 2
+    asking.join(10)
+    assert "the client lost this request" in answers[-1]["json"]["result"]["content"][0]["text"]
+
+
 # -- closing and stalling ---------------------------------------------------------------------------------
 
 

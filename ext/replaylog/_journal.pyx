@@ -249,7 +249,7 @@ cdef class Hub:
             rl_store64(&pub.trim, trim)
         if state:
             rl_or(&pub.state, state)
-        rl_add(&pub.wake, 1)
+        rl_add(&pub.wake, 1)  # a full fence: whoever counts itself in after this sees the head
         if rl_load(&pub.waiters):
             rl_futex_wake(&pub.wake, INT_MAX)
         if self.used == 0:

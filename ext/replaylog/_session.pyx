@@ -730,7 +730,8 @@ cdef class Session:
         log._appended += n
         if journal is None:
             log._hub.publish(&self.pub, id, 0, State.ENDED if end is not None else 0)
-            log._hub.ring(False)
+            if log._hub.used:
+                log._hub.ring(False)
             self.settle()
         else:
             log._dirty_bytes += self.cum - bytes_before
@@ -954,9 +955,15 @@ cdef class Session:
 
     cdef void drop(self) except *:
         """Let go of chunks that nobody may ask for any more."""
-        cdef uint64_t low = self.low()
+        cdef uint64_t low
         cdef Chunk c
         cdef list ring = self.ring
+        if not ring:
+            return
+        c = <Chunk>ring[0]
+        if c.first + c.count > self._floor:
+            return  # the oldest chunk is still wanted, promises or not
+        low = self.low()
         while ring:
             c = <Chunk>ring[0]
             if c.first + c.count > low or c.first + c.count > self.pub.head + 1:

@@ -237,6 +237,14 @@ class Book:
                 self._by_epoch[session.epoch] = self._get
             return self._get
 
+    async def mend(self) -> None:
+        """A session that exists has a GET stream without a hole, as soon as the log can take one."""
+        if self._record is not None and not self.is_reaped:
+            try:
+                await self.get_stream()
+            except ReplayLogError as error:
+                logger.error("the GET stream of %s cannot be opened: %s", self.prefix, error)
+
     async def _create(self, meta: dict[str, Any]) -> aio.Session:
         number, self._next = self._next, self._next + 1
         return await self.log.create(f"{self.prefix}{number}", meta=meta, retention=self.limits.retention)

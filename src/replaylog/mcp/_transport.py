@@ -187,6 +187,11 @@ class Transport(_edges.StreamableHTTPServerTransport):  # type: ignore[misc, unu
 
     # -- GET -------------------------------------------------------------------------------------------
 
+    async def _handle_get_request(self, request: Request, send: Send) -> None:
+        if not self.book.is_muted:
+            await self.book.mend()
+        await super()._handle_get_request(request, send)
+
     async def _replay_events(self, last_event_id: str, request: Request, send: Send) -> None:
         ids = request.headers.getlist("last-event-id")
         found = await resume(self.book, ids[0] if len(ids) == 1 else "")
