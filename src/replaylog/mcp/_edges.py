@@ -7,6 +7,7 @@ name up, so that a new release of an SDK fails there first. Known: mcp 1.30, mcp
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Final
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
@@ -43,10 +44,13 @@ try:
     from mcp_types import jsonrpc_message_adapter
 
     IS_V1 = False
+    _parse: Any = partial(jsonrpc_message_adapter.validate_json, by_name=False)
 except ImportError:
-    from mcp.types import JSONRPCMessage
+    import mcp.types
 
     IS_V1 = True
+    _types: Any = mcp.types
+    _parse = _types.JSONRPCMessage.model_validate_json
 
 from mcp.shared.message import SessionMessage
 
@@ -85,9 +89,7 @@ PRIVATE: Final[dict[type, tuple[str, ...]]] = {
 
 def parse(text: str) -> Any:
     """A JSON-RPC message of the SDK's own type."""
-    if IS_V1:
-        return JSONRPCMessage.model_validate_json(text)
-    return jsonrpc_message_adapter.validate_json(text, by_name=False)
+    return _parse(text)
 
 
 def dump(message: Any) -> str:

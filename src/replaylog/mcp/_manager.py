@@ -132,9 +132,10 @@ class SessionManager(_edges.StreamableHTTPSessionManager):  # type: ignore[misc,
     # -- sweeping --------------------------------------------------------------------------------------
 
     def _sweep_from_now_on(self) -> None:
-        if not self._is_swept and self._task_group is not None:
+        group: Any = self._task_group
+        if not self._is_swept and group is not None:
             self._is_swept = True
-            self._task_group.start_soon(self._sweep)
+            group.start_soon(self._sweep)
 
     async def _sweep(self) -> None:
         """Finished streams age; sessions that no client has come back to since the start are reaped."""

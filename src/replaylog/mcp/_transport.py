@@ -153,7 +153,7 @@ class Transport(_edges.StreamableHTTPServerTransport):  # type: ignore[misc, unu
             return None
         return await super()._mint_priming_event(stream_id, self._negotiated(protocol_version))
 
-    def _create_session_message(self, message: Any, request: Request, key: str, version: str) -> Any:
+    def _create_session_message(self, message: Any, request: Request, key: Any, version: str) -> Any:
         return super()._create_session_message(message, request, key, self._negotiated(version))
 
     def _negotiated(self, header: str) -> str:
@@ -183,7 +183,7 @@ class Transport(_edges.StreamableHTTPServerTransport):  # type: ignore[misc, unu
 
     def _fail_request(self, local_id: int, why: str) -> None:
         message = _edges.parse(_words.error_text(local_id, why, {}))
-        self.book.run_soon(self._read_stream_writer.send, _edges.SessionMessage(message))
+        self.book.run_soon(getattr(self, _WRITER).send, _edges.SessionMessage(message))
 
     # -- GET -------------------------------------------------------------------------------------------
 
