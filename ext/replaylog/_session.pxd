@@ -83,6 +83,8 @@ cdef class Session:
     cdef uint64_t used                  # tick of the last use
     cdef int64_t last_time
     cdef bint ending
+    cdef bint refused                   # its creation found no room: this handle is of nothing
+    cdef object former                  # the reaped session of the same name, until this one is stored
     cdef bint reaping
     cdef bint dirty
     cdef bint own_limits                # given to create(); otherwise the log's

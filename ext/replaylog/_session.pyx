@@ -189,8 +189,10 @@ cdef class LogCore:
         cdef Session s
         if not self._journal.rollback:
             return
-        for s in list(self._dirty):
-            s.cut()
+        # All of them: a checkpoint that runs just now has taken the dirty ones off their list.
+        for s in list(self._sessions.values()) + self._dirty:
+            if s.last_seq:
+                s.cut()
         self._journal.rolled_back()
 
     cdef int settle_outcome(self, uint64_t seq, int64_t deadline, object waited) except -1:
@@ -616,6 +618,8 @@ cdef class Session:
     cdef int check_open(self, object expect_head) except -1:
         if self._log._closed:
             self._log._refuse_append()
+        if self.refused:
+            raise SessionUnknown(name=self.name)
         if self.reaping:
             self.raise_reaped()
         if self.ending:
@@ -805,6 +809,8 @@ cdef class Session:
         cdef int64_t now
         if self._log._closed:
             self._log._refuse_append()
+        if self.refused:
+            raise SessionUnknown(name=self.name)
         if journal is None:
             self._log._hub.publish(&self.pub, 0, trim, state)
             self._log._hub.ring(False)
@@ -1172,7 +1178,8 @@ cdef class Session:
         return moved
 
     def stats(self):
-        """Numbers of this session: floor, head, events, bytes, rate over the window, memory."""
+        """Numbers of this session: floor, head; events, bytes and age with their limits (`_max`, None: none); the
+        rate over the window (events per second, None when it takes no time); memory."""
         cdef uint64_t head, cum
         cdef Chunk first, last
         cdef double span = 0
@@ -1187,7 +1194,10 @@ cdef class Session:
             span_s = span
             rate = (head - self._floor) / span if span > 0 else None
         return {"name": self.name, "state": self.state, "floor": self._floor, "head": head,
-                "events": head + 1 - self._floor, "bytes": bytes or 0, "window_s": span_s, "events_per_s": rate,
+                "events": head + 1 - self._floor, "events_max": self.limit_events or None, "bytes": bytes or 0,
+                "bytes_max": self.limit_bytes or None,
+                "age_s_max": self.limit_age_ns / 1e9 if self.limit_age_ns else None,
+                "window_s": span_s, "events_per_s": rate,
                 "memory_bytes": sum([(<Chunk>c).memory() for c in self.ring]) + SESSION_BYTES,
                 "pins": len(self.pins) if self.pins is not None else 0}
 
@@ -1206,8 +1216,13 @@ cdef class Session:
         self.ending = (self.pub.state & State.ENDED) != 0
         self.reaping = (self.pub.state & State.WAS_REAPED) != 0
         if not self.pub.state & State.BORN:
+            # Its creation is not there, so nothing that is appended through this handle could be either.
+            self.refused = True
             if self._log._sessions.get(self.name) is self:
-                del self._log._sessions[self.name]
+                if self.former is not None:
+                    self._log._sessions[self.name] = self.former
+                else:
+                    del self._log._sessions[self.name]
             return
         if self.keys is not None:
             self.keys = {k: v for k, v in self.keys.items() if v[0] <= head}
@@ -1232,6 +1247,22 @@ cdef class Session:
     def _publish_born(self):
         """Memory mode and recovery: the session is there."""
         self._log._hub.publish(&self.pub, 0, 0, State.BORN)
+
+    def _replaces(self, former):
+        """The reaped session of the same name: current again if this creation is refused."""
+        self.former = former
+
+    def _stands_for(self, session):
+        """Is `session` the one that the name stands for on disk, as long as this one is not born?"""
+        if self is session:
+            return True
+        return not self.pub.state & State.BORN and self.former is session
+
+    def _last_seq(self):
+        return self.last_seq
+
+    def _refused(self):
+        return self.refused
 
     def _born(self):
         return (self.pub.state & State.BORN) != 0
@@ -1356,6 +1387,7 @@ cdef class Session:
         if segment_first is not None:
             self.segment_first = segment_first
         self.checkpointed = True
+        self.former = None
         if self.keys is not None:
             for key, id in keys:
                 if self.keys.get(key, (0, 0))[0] == id:

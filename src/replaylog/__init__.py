@@ -45,7 +45,7 @@ from replaylog._verdict import ClientState, Reason
 if TYPE_CHECKING:
     from replaylog._judge import Verdict
     from replaylog._log import Durability, Log, SessionInfo, open
-    from replaylog._plan import Plan, plan
+    from replaylog._plan import Plan, plan, plan_of
     from replaylog._ring import Event
     from replaylog._session import Follow, Replay, Session, Ticket
     from replaylog._watch import Moved, Watch
@@ -68,6 +68,7 @@ _LAZY = {
     "aio": "aio",
     "open": "_log",
     "plan": "_plan",
+    "plan_of": "_plan",
 }
 
 
@@ -123,4 +124,5 @@ __all__ = [
     "__version__",
     "open",
     "plan",
+    "plan_of",
 ]

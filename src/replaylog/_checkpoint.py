@@ -77,9 +77,14 @@ class Checkpoint:
             low=low,
             floor=row.floor,
             keys=keys,
-            is_current=self._log._sessions.get(session.name) is session,
+            is_current=self._is_current(session),
             drop_all=bool(row.state & STATE_REAPED),
         )
+
+    def _is_current(self, session: Session) -> bool:
+        """A tombstone stays what its name stands for until the new session is born."""
+        now = self._log._sessions.get(session.name)
+        return now is not None and now._stands_for(session)
 
     def _row(self, session: Session, facts: tuple[Any, ...]) -> Row:
         *values, floor_expires_ns = facts

@@ -345,23 +345,25 @@ class Log(LogCore):
         check_name(name)
         if meta is not None and len(encode_json(meta)) > META_BYTES_MAX:
             raise ValueError(f"meta exceeds META_BYTES_MAX={META_BYTES_MAX}: keep large things elsewhere")
-        with self._lock:
-            self._guard()
-            known = self._find(name)
-            if known is not None and not known._reaped():
-                session, seq = known, None
-            else:
-                session, seq = self._create(name, meta, retention)
-        if seq is None:
-            self._wait_born(session)
+        while True:
+            with self._lock:
+                self._guard()
+                known = self._find(name)
+                if known is None or known._reaped():
+                    session, seq = self._create(name, meta, retention, known)
+                    break
+            if not self._settle_creation(known):
+                continue  # another thread's creation was refused: it is ours to try
             if exist_ok:
-                return session
-            raise SessionExists(name=name, epoch=session.epoch, head=session.head)
+                return known
+            raise SessionExists(name=name, epoch=known.epoch, head=known.head)
         if wait and self._journal is not None:
             self._wait_seq(seq, -1)
         return session
 
-    def _create(self, name: str, meta: Any, own: Retention | None) -> tuple[Session, int]:
+    def _create(
+        self, name: str, meta: Any, own: Retention | None, former: Session | None
+    ) -> tuple[Session, int]:
         limits = own if own is not None else self.retention
         number = self._next_number
         self._next_number += 1
@@ -369,7 +371,7 @@ class Log(LogCore):
         sizes = (limits.events or 0, limits.bytes or 0, limits.age_ns)
         values = [name, epoch, meta, *sizes, own is not None, self._now()]
         session = Session(self, create_row(name, number, values, self._generation()))
-        former = self._sessions.get(name)
+        session._replaces(former)
         self._sessions[name] = session
         try:
             seq = session._control(fmt.REC_CREATE, 1, fmt.pack(values), 0, fmt.STATE_BORN, -1)
@@ -381,12 +383,15 @@ class Log(LogCore):
             raise
         return session, seq
 
-    def _wait_born(self, session: Session) -> None:
-        """Another thread created it just now: its creation is a fact once it is flushed."""
-        while not session._born():
-            self._guard()
-            if not self._journal.flush_pending(1.0) and self._journal.is_poisoned():
-                self._wait_seq(self._journal.seq_done() + 1, -1)
+    def _settle_creation(self, session: Session) -> bool:
+        """Another thread may be creating it just now: wait. False when there was no room for it."""
+        if session._born():
+            return True
+        try:
+            self._wait_seq(session._last_seq(), -1)
+        except LogFull:
+            return False
+        return session._born()
 
     def session(self, name: str) -> Session:
         """The session of that name; SessionUnknown, SessionReaped. Never creates."""

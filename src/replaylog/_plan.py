@@ -104,8 +104,8 @@ def plan(
 def plan_of(stats: Mapping[str, Any], *, disconnect_max_s: float, depth: int | None = None) -> Plan:
     """The same question of a live session: does its window cover this outage at the rate that was observed?
 
-    `stats` is `session.stats()`; `.covers_s` of the answer is how long the window lasts. `depth` is what
-    retention allows; without it, what is retained now, which is less while nothing was trimmed yet.
+    `stats` is `session.stats()`; `.covers_s` of the answer is how long the window lasts. `depth`: instead of
+    the session's limit of events; without either, what is retained now.
     """
     events, rate = stats["events"], stats["events_per_s"]
     if events < 2:
@@ -114,7 +114,7 @@ def plan_of(stats: Mapping[str, Any], *, disconnect_max_s: float, depth: int | N
         )
     # No time between the first and the last: a burst that no depth covers.
     interval_s = 1 / rate if rate else 0.0
-    depth = events if depth is None else depth
+    depth = depth or stats.get("events_max") or events
     return plan(depth=depth, min_interval_s=interval_s, disconnect_max_s=disconnect_max_s)
 
 

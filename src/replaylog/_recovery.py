@@ -154,7 +154,7 @@ def _apply(log: Log, record: tuple[int, int, int, int, int, int, int, bytes, byt
         return number
     session = _session_of(log, number)
     if session is None:
-        return number  # reaped and created again since
+        return number  # reaped and created again since: `_create` was asked first, so it cannot be one that never was
     if kind == fmt.REC_EVENTS:
         cum, last = session._next_run()
         if first + count - 1 > last:
