@@ -243,6 +243,29 @@ def test_a_deleted_session_leaves_nothing() -> None:
             assert events.response.status_code == 404
 
 
+def test_deleting_a_session_ends_its_streams_without_a_word() -> None:
+    log = replaylog.open(None, durability="memory")
+    with served(log) as (url, _):
+        raw, other = kit.Raw(url).initialize(), kit.Raw(url)
+        other.session_id = raw.session_id
+        seen: list[Any] = []
+
+        def read(stream: Any) -> None:
+            with stream as events:
+                seen.extend(event["json"] for event in events if "json" in event)
+
+        streams = [kit.Raw(url).call_in(raw, 1, "count", to=3000, every_s=0.01), other.get()]
+        readers = [threading.Thread(target=read, args=(stream,)) for stream in streams]
+        for reader in readers:
+            reader.start()
+        time.sleep(0.3)
+        assert raw.delete().status_code == 200
+        for reader in readers:
+            reader.join(5)
+            assert not reader.is_alive()
+        assert {message["method"] for message in seen} == {"notifications/progress"}
+
+
 def test_a_name_in_the_log_does_not_give_a_session_away() -> None:
     log = replaylog.open(None, durability="memory")
     with served(log) as (url, _):

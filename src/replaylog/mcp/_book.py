@@ -160,7 +160,10 @@ class Book:
         if not self.state.initialize:
             return False
         for info in await self.log.sessions(self.prefix):
-            await self._adopt(info)
+            try:
+                await self._adopt(info)
+            except (SessionUnknown, SessionReaped):
+                pass  # reaped since the listing
         return True
 
     async def _adopt(self, info: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from replaylog import FLOOR, NotResumable, ReplayLogError, Verdict
+from replaylog import FLOOR, NotResumable, Reason, ReplayLogError, Verdict
 from replaylog.mcp import _edges, _words
 from replaylog.mcp._words import Outgoing
 
@@ -60,7 +60,8 @@ class Reader:
                 if not self._first:
                     raise
             except ReplayLogError as error:
-                self._stream.failed = self._stream.failed or str(error)
+                if not self._book.is_reaped:
+                    self._stream.failed = self._stream.failed or str(error)
                 self._finish()
 
     async def _next(self) -> Outgoing:
@@ -75,8 +76,11 @@ class Reader:
 
     def _refuse(self, error: NotResumable) -> list[Outgoing]:
         """Too slow, or too late: the words for it. A GET stream goes on from its floor, a call's ends."""
+        if self._book.is_reaped:  # the client deleted its session: nothing is lost to it
+            self.close()
+            return []
         words = _words.refusal(self._book, self._stream, error.verdict)
-        if self._stream.is_get:
+        if self._stream.is_get and error.verdict.reason is not Reason.REAPED:
             self._restart(FLOOR)
         else:
             self.close()
