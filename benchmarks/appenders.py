@@ -1,6 +1,6 @@
 """Concurrent durable appenders, sustained over checkpoints: threads and asyncio, against the recycled file.
 
-Every appender waits until its event is durable before it appends the next one, to the next of 1,000 sessions.
+Every appender waits until its event is durable before it appends the next one, to another of 1,000 sessions.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ import replaylog.aio
 
 SESSIONS = 1000
 WAITS_EVERY = 16  # one wait in so many is kept
-ROUND_MAX = 3
+STRIDE = 7919  # from one session to the next: far apart
 
 Result = tuple[float, list[float]]  # events per second, waits in us
 
 
-def race(path: Path, n: int, *, rounds: int, seconds: float) -> dict[str, Any]:
+def race(path: Path, n: int, *, rounds: int, seconds: float, sessions: int, only: set[str]) -> dict[str, Any]:
     """Rounds of everybody in turn."""
     found: dict[str, list[Result]] = {}
     for _ in range(rounds):
         for name, run in CONTESTANTS.items():
+            if only and name not in only:
+                continue
             if n > 256 and name.endswith(":threads"):
                 continue  # a thousand Python threads measure the scheduler
             where = path / f"{name.replace(':', '-')}-{n}"
             where.mkdir()
-            found.setdefault(name, []).append(run(where, n, seconds))
+            found.setdefault(name, []).append(run(where, n, sessions, seconds))
             shutil.rmtree(where)
     out = {}
     for name, results in found.items():
@@ -46,7 +48,7 @@ def race(path: Path, n: int, *, rounds: int, seconds: float) -> dict[str, Any]:
     return out
 
 
-def with_threads(n: int, seconds: float, append: Callable[[int, bytes], Any]) -> Result:
+def with_threads(n: int, sessions: int, seconds: float, append: Callable[[int, bytes], Any]) -> Result:
     """`append(k, payload)`: the k-th session."""
     counts, waits = [0] * n, []
     payload = measure.payload_of(7)
@@ -57,9 +59,9 @@ def with_threads(n: int, seconds: float, append: Callable[[int, bytes], Any]) ->
         mine = []
         now = time.perf_counter()
         while now < deadline:
-            append(k % SESSIONS, payload)
+            append(k % sessions, payload)
             done += 1
-            k += 7
+            k += STRIDE
             then, now = now, time.perf_counter()
             if done % WAITS_EVERY == 0:
                 mine.append((now - then) * 1e6)
@@ -75,7 +77,7 @@ def with_threads(n: int, seconds: float, append: Callable[[int, bytes], Any]) ->
     return sum(counts) / (time.perf_counter() - begin), waits or [0.0]
 
 
-async def with_tasks(n: int, seconds: float, append: Callable[[int, bytes], Awaitable[Any]]) -> Result:
+async def with_tasks(n: int, sessions: int, seconds: float, append: Callable[[int, bytes], Awaitable[Any]]) -> Result:
     """The same with tasks of one loop."""
     waits: list[float] = []
     payload = measure.payload_of(7)
@@ -85,9 +87,9 @@ async def with_tasks(n: int, seconds: float, append: Callable[[int, bytes], Awai
         done, k = 0, i * 31
         now = time.perf_counter()
         while now < deadline:
-            await append(k % SESSIONS, payload)
+            await append(k % sessions, payload)
             done += 1
-            k += 7
+            k += STRIDE
             then, now = now, time.perf_counter()
             if done % WAITS_EVERY == 0:
                 waits.append((now - then) * 1e6)
@@ -98,68 +100,70 @@ async def with_tasks(n: int, seconds: float, append: Callable[[int, bytes], Awai
     return sum(counts) / (time.perf_counter() - begin), waits or [0.0]
 
 
-def ours_threads(path: Path, n: int, seconds: float) -> Result:
+def ours_threads(path: Path, n: int, sessions: int, seconds: float) -> Result:
     """Session.append from threads."""
     with replaylog.open(path / "log") as log:
-        appends = [log.create(f"s{i}", wait=False).append for i in range(SESSIONS)]
+        appends = [log.create(f"s{i}", wait=False).append for i in range(sessions)]
         log.flush()
-        return with_threads(n, seconds, lambda k, payload: appends[k](payload))
+        return with_threads(n, sessions, seconds, lambda k, payload: appends[k](payload))
 
 
-def ours_asyncio(path: Path, n: int, seconds: float) -> Result:
+def ours_asyncio(path: Path, n: int, sessions: int, seconds: float) -> Result:
     """aio.Session.append from tasks."""
 
     async def run() -> Result:
         async with await replaylog.aio.open(path / "log") as log:
-            appends = [(await log.create(f"s{i}", wait=False)).append for i in range(SESSIONS)]
+            for i in range(sessions):
+                log.sync.create(f"s{i}", wait=False)
             await log.flush()
-            return await with_tasks(n, seconds, lambda k, payload: appends[k](payload))
+            appends = [(await log.session(f"s{i}")).append for i in range(sessions)]
+            return await with_tasks(n, sessions, seconds, lambda k, payload: appends[k](payload))
 
     return asyncio.run(run())
 
 
-def limit_threads(path: Path, n: int, seconds: float) -> Result:
+def limit_threads(path: Path, n: int, sessions: int, seconds: float) -> Result:
     """The recycled file, whoever comes first writes."""
     flusher = limits.Flusher(path / "recycled", leads=True)
     try:
-        return with_threads(n, seconds, lambda _, payload: flusher.commit(payload))
+        return with_threads(n, sessions, seconds, lambda _, payload: flusher.commit(payload))
     finally:
         flusher.close()
 
 
-def limit_thread(path: Path, n: int, seconds: float) -> Result:
+def limit_thread(path: Path, n: int, sessions: int, seconds: float) -> Result:
     """The recycled file, a thread writes."""
     flusher = limits.Flusher(path / "recycled", leads=False)
     try:
-        return with_threads(n, seconds, lambda _, payload: flusher.commit(payload))
+        return with_threads(n, sessions, seconds, lambda _, payload: flusher.commit(payload))
     finally:
         flusher.close()
 
 
-def limit_asyncio(path: Path, n: int, seconds: float) -> Result:
+def limit_asyncio(path: Path, n: int, sessions: int, seconds: float) -> Result:
     """The recycled file, a thread writes, tasks wait."""
     flusher = limits.Flusher(path / "recycled", leads=False)
     try:
-        return asyncio.run(with_tasks(n, seconds, lambda _, payload: flusher.acommit(payload)))
+        return asyncio.run(with_tasks(n, sessions, seconds, lambda _, payload: flusher.acommit(payload)))
     finally:
         flusher.close()
 
 
-def nothing_asyncio(path: Path, n: int, seconds: float) -> Result:
+def nothing_asyncio(path: Path, n: int, sessions: int, seconds: float) -> Result:
     """asyncio with a store that does nothing."""
     store = limits.NothingStore()
-    return asyncio.run(with_tasks(n, min(seconds, 1.0), lambda _, payload: store.acommit(payload)))
+    return asyncio.run(with_tasks(n, sessions, min(seconds, 1.0), lambda _, payload: store.acommit(payload)))
 
 
-def peer(kind: type[Any]) -> Callable[[Path, int, float], Result]:
+def peer(kind: type[Any]) -> Callable[[Path, int, int, float], Result]:
     """A peer behind one thread and one commit per batch."""
 
-    def run(path: Path, n: int, seconds: float) -> Result:
+    def run(path: Path, n: int, sessions: int, seconds: float) -> Result:
         store = kind(path)
-        sessions = [store.create(f"s{i}") for i in range(SESSIONS)]
+        handles = [store.create(f"s{i}") for i in range(sessions)]
         group = GroupCommit(store.commit)
         try:
-            return asyncio.run(with_tasks(n, seconds, lambda k, payload: group.append(sessions[k], payload)))
+            return asyncio.run(with_tasks(n, sessions, seconds, lambda k, payload: group.append(handles[k], payload)))
         finally:
             group.close()
             store.close()
@@ -167,7 +171,7 @@ def peer(kind: type[Any]) -> Callable[[Path, int, float], Result]:
     return run
 
 
-CONTESTANTS: dict[str, Callable[[Path, int, float], Result]] = {
+CONTESTANTS: dict[str, Callable[[Path, int, int, float], Result]] = {
     "ours-sync:threads": ours_threads,
     "limit:recycled-file:lead:threads": limit_threads,
     "limit:recycled-file:threads": limit_thread,

@@ -348,4 +348,37 @@ def _cold_sampler(path: Path, cursors: list[Any]) -> Callable[[float], list[floa
     return sample
 
 
-STANDS: dict[str, Any] = {"append": AppendStand, "deep": DeepStand, "open": OpenStand}
+class SessionsStand:
+    """One log in memory that grows from 10 to 1,000,000 sessions."""
+
+    def __init__(self, path: Path, only: set[str]) -> None:
+        self._log = replaylog.open(None, durability="memory", memory_bytes=8 << 30)
+        self._made = 0
+
+    def questions(self) -> Iterator[Question]:
+        """The verdict of a held session and by name, one session and many in turn."""
+        for n in (10, 10_000, 1_000_000):
+            for i in range(self._made, n):
+                self._log.create(f"s{i}")
+            self._made = n
+            names = [f"s{i * 7919 % n}" for i in range(1000)]
+            found = {"names": names, "check": self._log.check, "held": self._log.session("s7").check}
+            cells = [
+                _timed("ours-memory:held", "held(0)", found, 200),
+                _timed("ours-memory:by-name", "check('s7', 0)", found, 200),
+                _timed("ours-memory:1000-names", "for name in names: check(name, 0)", found, 1),
+                empty_cell(),
+            ]
+            yield Question(f"sessions-{n}", f"verdict among {n:,} sessions (1000-names: all of them)", cells)
+
+    def close(self) -> None:
+        """Let it go."""
+        self._log.close()
+
+
+STANDS: dict[str, Any] = {
+    "append": AppendStand,
+    "deep": DeepStand,
+    "open": OpenStand,
+    "sessions": SessionsStand,
+}

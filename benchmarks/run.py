@@ -10,6 +10,7 @@ to the best peer. Writes benchmarks/results/<name>.json; targets.py and plot.py 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -31,10 +32,16 @@ def main() -> None:
     """The command."""
     args = arguments()
     settings = {"rounds": args.rounds, "seconds": args.seconds, "quiet": "p10", "payload": 200}
-    settings |= {"appender_seconds": args.appender_seconds, "appender_rounds": args.appender_rounds}
+    settings |= {
+        "appender_seconds": args.appender_seconds,
+        "appender_rounds": args.appender_rounds,
+        "sessions": args.sessions,
+    }
     raw: dict[str, Any] = {"name": args.name, "machine": {}, "settings": settings, "questions": {}}
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{args.name}.json"
+    if args.merge and target.exists():
+        raw["questions"] = json.loads(target.read_text())["questions"]
     with tempfile.TemporaryDirectory(prefix="replaylog-bench-", dir=args.dir) as scratch:
         raw["machine"] = measure.machine(Path(scratch))
         print(measure.header(raw["machine"], settings), flush=True)
@@ -63,7 +70,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--appender-seconds", type=float, default=5.0)
     parser.add_argument("--appender-rounds", type=int, default=3)
     parser.add_argument("--appenders", type=int, nargs="*", default=[1, 16, 256, 1024])
+    parser.add_argument("--sessions", type=int, default=appenders.SESSIONS, help="that appenders write to")
     parser.add_argument("--name", default="latest")
+    parser.add_argument("--merge", action="store_true", help="keep the other questions of results/<name>.json")
     parser.add_argument("--dir", default=None, help="a directory on the disk that is meant; default: TMPDIR")
     return parser.parse_args()
 
@@ -108,10 +117,17 @@ def show(question: Question, cells: dict[str, Any]) -> None:
 def ask_appenders(raw: dict[str, Any], path: Path, args: argparse.Namespace) -> None:
     """Concurrent durable appenders: events per second, and what one of them waits."""
     for n in args.appenders:
-        cells = appenders.race(path, n, rounds=args.appender_rounds, seconds=args.appender_seconds)
+        cells = appenders.race(
+            path,
+            n,
+            rounds=args.appender_rounds,
+            seconds=args.appender_seconds,
+            sessions=args.sessions,
+            only=set(args.contestants),
+        )
         raw["questions"][f"appenders-{n}"] = cells
-        limit = max(max(c["per_s"]) for name, c in cells.items() if name.startswith("limit:"))
-        print(f"\nappenders-{n}: {n} durable appenders over {appenders.SESSIONS:,} sessions (events/s)")
+        limit = max((max(c["per_s"]) for name, c in cells.items() if name.startswith("limit:")), default=float("nan"))
+        print(f"\nappenders-{n}: {n} durable appenders over {args.sessions:,} sessions (events/s)")
         print(f"  {'':32}{'median':>10}{'best':>10}{'x limit':>9}{'wait p50':>11}{'p99':>9}{'max us':>10}")
         for name, c in cells.items():
             ordered = sorted(c["per_s"])

@@ -210,6 +210,15 @@ def _questions(r: Results) -> Iterator[Row]:
         NOT_RUN if not shallow else f"{deep / shallow:.2f}x",
         NOT_RUN, NOT_RUN, None if not shallow else deep <= 1.25 * shallow,
     )  # fmt: skip
+    few, many = (r.quiet(f"sessions-{n}", "ours-memory:held") for n in (10, 1_000_000))
+    yield Row(
+        "verdict, held session, among 1,000,000 against 10",
+        "the same",
+        NOT_RUN if not few else f"{many / few:.2f}x",
+        NOT_RUN,
+        NOT_RUN,
+        None if not few else many <= 1.25 * few,
+    )
     yield _at_most(r, "verdict, cold, window", "verdict-cold", "ours-sync:window", absolute=5, text="<= 5 us")
     yield _at_most(r, "verdict, cold, tag", "verdict-cold", "ours-sync:tag", absolute=8, text="<= 8 us")
 
