@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,11 +76,8 @@ def test_a_window_that_does_not_fails_the_call_at_its_first_reconnect_and_names_
     assert seconds < 5
 
 
-@pytest.mark.parametrize("durability", ["memory", "sync"])
-def test_sixty_reconnects_at_three_hundred_events_a_second_lose_and_double_nothing(
-    durability: str, tmp_path: Any
-) -> None:
-    log = replaylog.open(tmp_path / "log" if durability == "sync" else None, durability=durability)
+def test_sixty_reconnects_at_three_hundred_events_a_second_lose_and_double_nothing(tmp_path: Path) -> None:
+    log = replaylog.open(tmp_path / "log")
     server, ran = kit.make_server()
     with log, kit.serve(replaylog.mcp.resumable(server, log)) as url:
         raw = kit.Raw(url).initialize()
