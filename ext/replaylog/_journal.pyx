@@ -869,6 +869,18 @@ def first_block(const uint8_t[::1] extent, uint64_t incarnation) -> int:
     return h.block if _head_ok(h, incarnation) else 0
 
 
+def find_block(const uint8_t[::1] extent, uint64_t incarnation, uint64_t block) -> int:
+    """Offset of the valid block of that number, -1 when there is none."""
+    cdef const BlockHead* h
+    cdef size_t at = 0, n = extent.shape[0]
+    while at + sizeof(BlockHead) <= n:
+        h = <const BlockHead*>&extent[at]
+        if h.magic == BLOCK_MAGIC and h.block == block and block_at(extent, at, incarnation) is not None:
+            return at
+        at += ALIGN
+    return -1
+
+
 def claims_flushed(const uint8_t[::1] extent, size_t at, uint64_t incarnation, uint64_t block) -> int:
     """The number of a block from `at` on whose header says that `block` was flushed, else 0."""
     cdef const BlockHead* h

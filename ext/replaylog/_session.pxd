@@ -117,6 +117,7 @@ cdef class Session:
     cdef Chunk room_for(self, size_t n)
     cdef int settle(self) except -1
     cdef uint64_t floor_at(self, uint64_t head, uint64_t end, uint64_t* floor_cum) except 0
+    cdef uint64_t floor_among_new(self, uint64_t floor) noexcept
     cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t end, uint64_t* floor_cum) except 0
     cdef uint64_t floor_by_age(self, uint64_t floor, uint64_t head) except 0
     cdef uint64_t floor_by_time(self, uint64_t floor, uint64_t head, int64_t cutoff) except 0

@@ -569,7 +569,7 @@ cdef class Session:
         try:
             for i in range(n):
                 payload, kind = items[i]
-                held.append(prepare(&prepared[i], payload, kind))
+                held.append((payload, prepare(&prepared[i], payload, kind)))  # the pointers need both
             self.check_open(expect_head)
             first = self.put(prepared, <uint32_t>n, None, None, expect_head, deadline, True, &seq)
         finally:
@@ -722,7 +722,7 @@ cdef class Session:
                 raise
             if journal is not None:
                 # The floor that this append implies is on disk with it: limits may be wider after a crash.
-                (<RecordHead*>at).floor = floor
+                (<RecordHead*>at).floor = self.floor_among_new(floor) if self.limit_bytes and floor >= first else floor
         if end is not None:
             self.ending = True
             if journal is not None:
@@ -900,6 +900,16 @@ cdef class Session:
             floor = head - self.limit_events + 1
         if self.limit_bytes and floor <= head:
             floor = self.floor_by_bytes(floor, head, end, floor_cum)
+        return floor
+
+    cdef uint64_t floor_among_new(self, uint64_t floor) noexcept:
+        """`floor_at`, where a single call appended more than the bytes limit: all in the ring, nothing is looked up."""
+        cdef Chunk c
+        while floor < self.assigned:
+            c = chunk_of(self.ring, floor)
+            if self.cum - c.cum_at(floor - 1) <= self.limit_bytes:
+                break
+            floor += 1
         return floor
 
     cdef uint64_t floor_by_bytes(self, uint64_t floor, uint64_t head, uint64_t end, uint64_t* floor_cum) except 0:

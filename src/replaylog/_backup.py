@@ -66,7 +66,6 @@ def _settle(to: Path, log: Log) -> None:
         journal_extent_bytes=settings.extent_bytes,
         journal_bytes_max=settings.extent_bytes * settings.extents_max,
         file_mode=settings.file_mode,
-        retention=settings.retention,
         clock=settings.clock,
     ) as copy:
         problems = copy.verify()

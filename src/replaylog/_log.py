@@ -96,8 +96,8 @@ def open(
 ) -> Log:
     """Open (and, with mode "w", create) a log.
 
-    path: a directory; None with durability "memory". retention: limits of sessions created without their own
-    (default: the newest 65,536 events). durability: "sync" (an append returns, and is visible, after fdatasync),
+    path: a directory; None with durability "memory". retention: limits of sessions created without their own;
+    None: those that the log was last opened with, for a new log the newest 65,536 events. durability: "sync" (an append returns, and is visible, after fdatasync),
     "relaxed" (after the write; flushed every `flush_s`), "memory". memory_bytes: events held in memory;
     map_bytes: room of the data file; backlog_bytes: bytes queued for the disk; event_bytes_max: one payload;
     replay_grace_s: how long a verdict's promise holds against retention; mode "r": a view of a directory as it
@@ -121,7 +121,7 @@ def open(
         if value < 65536:
             raise ValueError(f"{name}={value}: at least 65536")
     settings = _Settings(
-        retention=retention if retention is not None else DEFAULT_RETENTION,
+        retention=retention,
         durability=durability,
         memory_bytes=memory_bytes,
         map_bytes=map_bytes,
@@ -146,7 +146,7 @@ def open(
 
 
 class _Settings(NamedTuple):
-    retention: Retention
+    retention: Retention | None
     durability: Durability
     memory_bytes: int
     map_bytes: int
@@ -175,9 +175,8 @@ class Log(LogCore):
         self._settings = settings
         self.path = None if path is None else Path(path)
         self.durability: Durability = settings.durability
-        self.retention = settings.retention
         self._lock = threading.RLock()  # create, reap, load: who is in `_sessions`
-        self._checkpoint_lock = threading.Lock()
+        self._checkpoint_lock = threading.RLock()
         self._by_number: dict[int, Session] = {}  # during recovery
         self._next_number = 1
         self._directory: Directory | None = None
@@ -187,10 +186,8 @@ class Log(LogCore):
         self._recovered = 0
         self._last_block = 0
         self._ageing_waits = False
-        self._closing = threading.Lock()
-        retention = settings.retention
-        limits = (retention.events or 0, retention.bytes or 0, retention.age_ns)
-        self._limits = Limits([], limits, 0)
+        self._closing = threading.RLock()  # a signal handler may close in the midst of a close
+        self._limits = Limits([], (settings.retention or DEFAULT_RETENTION).limits, 0)
         self._recovered_generation = 0
         if path is None:
             self._start(MemoryStore(), None, wall_ns=time.time_ns(), time_high=0)
@@ -273,10 +270,9 @@ class Log(LogCore):
         wall_ns = time.time_ns() if s.clock is None else s.clock()
         stored = store.limits()
         self._recovered_generation = max(0, len(stored) - 1)
-        if s.readonly and stored:  # a view has no limits of its own
-            self._limits = Limits(stored, stored[-1][:3], 0)
-        else:
-            self._limits = Limits(stored, self._limits.current, max(wall_ns, time_high))
+        as_stored = stored and (s.readonly or s.retention is None)  # a view has no limits of its own
+        current = stored[-1][:3] if as_stored else self._limits.current
+        self._limits = Limits(stored, current, max(wall_ns, time_high))
         if not s.readonly and self._limits.history != stored:
             store.write_limits(self._limits.history)
         self._start(store, journal, wall_ns=wall_ns, time_high=time_high)
@@ -325,6 +321,11 @@ class Log(LogCore):
     def _generation(self) -> int:
         return self._limits.generation
 
+    @property
+    def retention(self) -> Retention:
+        """The limits of sessions without their own."""
+        return Retention.of(self._limits.current)
+
     # -- sessions -----------------------------------------------------------------------------------
 
     def create(
@@ -364,11 +365,10 @@ class Log(LogCore):
     def _create(
         self, name: str, meta: Any, own: Retention | None, former: Session | None
     ) -> tuple[Session, int]:
-        limits = own if own is not None else self.retention
         number = self._next_number
         self._next_number += 1
         epoch = secrets.randbits(64)
-        sizes = (limits.events or 0, limits.bytes or 0, limits.age_ns)
+        sizes = own.limits if own is not None else self._limits.current
         values = [name, epoch, meta, *sizes, own is not None, self._now()]
         session = Session(self, create_row(name, number, values, self._generation()))
         session._replaces(former)

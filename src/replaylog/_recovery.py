@@ -69,10 +69,9 @@ class Chain:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """(time high, body) of each block after the checkpoint."""
-        want = self.slot.block + 1
-        first = max((start for start in self._starts if start <= want), default=0)
+        block = self.slot.block + 1
+        view, at = self._locate(block)
         last_crc = None
-        view, at, block = self._starts.get(first), 0, first
         while view is not None:
             found = _journal.block_at(view, at, self.slot.incarnation)
             if found is None or found[0] != block:
@@ -83,12 +82,19 @@ class Chain:
             _, _, named_crc, crc, time_high, body = found
             if last_crc is not None and named_crc != last_crc:
                 break
-            if block >= want:
-                yield time_high, body
+            yield time_high, body
             last_crc = crc
             at += _journal.block_bytes(len(body))
             block += 1
-        self._refuse_damage(max(block, want))
+        self._refuse_damage(block)
+
+    def _locate(self, block: int) -> tuple[memoryview | None, int]:
+        """Where a valid block of that number stands. Not by walking: damage in what is check-pointed is no loss."""
+        for view in self._views:
+            at = _journal.find_block(view, self.slot.incarnation, block)
+            if at >= 0:
+                return view, at
+        return None, 0
 
     def _refuse_damage(self, block: int) -> None:
         """`block` is missing or invalid: was it ever flushed?"""

@@ -39,6 +39,17 @@ class Retention:
         """The age limit in ns, 0 for none."""
         return 0 if self.age_s is None else max(1, round(self.age_s * 1e9))
 
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        """(events, bytes, age_ns) as they are stored, 0 for none."""
+        return self.events or 0, self.bytes or 0, self.age_ns
+
+    @classmethod
+    def of(cls, limits: tuple[int, int, int]) -> Retention:
+        """From their stored form."""
+        events, size, age_ns = limits
+        return cls(events=events or None, bytes=size or None, age_s=age_ns / 1e9 if age_ns else None)
+
 
 class Limits:
     """The limits that a log was opened with, one generation each, for sessions without their own.
