@@ -32,7 +32,15 @@ DirOrNone = Annotated[
 ]
 Host = Annotated[str, typer.Option(envvar="REPLAYLOG_HOST", help="The address to bind.")]
 Port = Annotated[int, typer.Option(envvar="REPLAYLOG_PORT", min=0, max=65535, help="0 takes a free one.")]
-Events = Annotated[int, typer.Option(envvar="REPLAYLOG_EVENTS", min=1, help="Depth: events per session.")]
+Events = Annotated[
+    int | None,
+    typer.Option(
+        envvar="REPLAYLOG_EVENTS",
+        min=1,
+        help="Depth: events per session.",
+        show_default="as last served; 65,536 for a new log",
+    ),
+]
 Bytes = Annotated[
     int | None,
     typer.Option(
@@ -86,7 +94,7 @@ def run(
     directory: DirOrNone = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
-    events: Events = 4096,
+    events: Events = None,
     bytes_: Bytes = None,
     age: Age = None,
     durability: Durable = Durability.SYNC,
@@ -123,7 +131,8 @@ def run(
         fail(Exit.USAGE, str(error))
     path = _directory(directory, durability)
     named = {} if memory is None else {"memory_bytes": memory}
-    retention = Retention(events=events, bytes=bytes_, age_s=age)
+    given = events is not None or bytes_ is not None or age is not None
+    retention = Retention(events=events, bytes=bytes_, age_s=age) if given else None
     try:
         sock = _server.listen(host, port, stall_max_s=stall)
     except OSError as error:
