@@ -97,8 +97,9 @@ def open(
     """Open (and, with mode "w", create) a log.
 
     path: a directory; None with durability "memory". retention: limits of sessions created without their own;
-    None: those that the log was last opened with, for a new log the newest 65,536 events. durability: "sync" (an append returns, and is visible, after fdatasync),
-    "relaxed" (after the write; flushed every `flush_s`), "memory". memory_bytes: events held in memory;
+    None: those that the log was last opened with, for a new log the newest 65,536 events. durability: "sync" (an
+    append returns, and is visible, after fdatasync), "relaxed" (after the write; flushed every `flush_s`),
+    "memory". memory_bytes: events held in memory;
     map_bytes: room of the data file; backlog_bytes: bytes queued for the disk; event_bytes_max: one payload;
     replay_grace_s: how long a verdict's promise holds against retention; mode "r": a view of a directory as it
     is now, also while another process writes it. clock: wall clock in ns, for tests.
