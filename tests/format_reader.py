@@ -257,6 +257,13 @@ class _Building:
                        self.reason, self.events)  # fmt: skip
 
 
+def unsealed(table: str, key: bytes, value: bytes) -> bytes:
+    """The body of a value, behind a CRC of its table, its key and itself."""
+    if crc32c(table.encode() + key + value[4:]).to_bytes(4, "little") != value[:4]:
+        raise Damaged(f"table {table!r}, key {key!r}")
+    return value[4:]
+
+
 def read_log(directory: Path) -> dict[str, Session]:
     """Every session, tombstones included, by name."""
     sessions: dict[str, _Building] = {}
@@ -268,14 +275,14 @@ def read_log(directory: Path) -> dict[str, Session]:
             if meta[b"uuid"].hex() != (directory / "uuid").read_text().strip() or meta[b"format"] != bytes(7) + b"\x01":
                 raise Damaged("another store, or another format")
             for name, value in txn.cursor(tables["sessions"]):
-                session = _from_row(name.decode(), value)
+                session = _from_row(name.decode(), unsealed("sessions", name, value))
                 _read_segments(txn.cursor(tables["segments"]), session)
                 sessions[session.name] = session
     finally:
         env.close()
     for key, value in sorted(meta.items()):
         if key.startswith(b"slot-"):
-            incarnation, checkpointed, _ = msgpack.unpackb(value)
+            incarnation, checkpointed, _ = msgpack.unpackb(unsealed("meta", key, value))
             extents = sorted((directory / "journal").glob(key[5:].decode() + "-*"))
             if incarnation:
                 for body in chain([path.read_bytes() for path in extents], incarnation, checkpointed):

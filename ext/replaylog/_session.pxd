@@ -125,6 +125,7 @@ cdef class Session:
     cdef void drop(self) except *
     cdef uint64_t low(self) except 0
     cdef Chunk find(self, uint64_t id)
+    cdef Chunk retained(self, uint64_t id)
     cdef Chunk look(self, uint64_t id)
     cdef uint32_t tag_at(self, uint64_t id) except? 0
     cdef Verdict judge(self, object cursor, bint whole)

@@ -924,8 +924,8 @@ cdef class Session:
         c = None
         while floor < head and floor <= self.assigned:  # the newest event stays
             if c is None or floor >= c.first + c.count:
-                c = self.look(floor)
-            if c is not None:  # else it left the store below a former floor: nothing is retained there
+                c = self.retained(floor)
+            if c is not None:
                 floor_cum[0] = c.cum_at(floor - 1)
                 if end - floor_cum[0] <= self.limit_bytes:
                     return floor
@@ -947,7 +947,7 @@ cdef class Session:
         self.floor_expires = 0
         while floor <= head:
             if c is None or floor >= c.first + c.count:
-                c = self.look(floor)
+                c = self.retained(floor)
             if c is not None and c.index[floor - c.first].time_ns > cutoff:
                 self.floor_expires = c.index[floor - c.first].time_ns + self.limit_age_ns
                 break
@@ -1039,6 +1039,13 @@ cdef class Session:
         except CorruptLog as error:
             raise CorruptLog(where=f"session {self.name!r}, id {id}: {error.where}", found=error.found,
                              expected=error.expected) from error
+
+    cdef Chunk retained(self, uint64_t id):
+        """`look`, for ids between floor and head: missing is damage, or a view of a log that was trimmed since: None."""
+        cdef Chunk c = self.look(id)
+        if c is None and self._log._closed != IS_READONLY:
+            raise CorruptLog(where=f"session {self.name!r}", found="no segment", expected=f"id {id}")
+        return c
 
     cdef Chunk find(self, uint64_t id):
         """`look`, for ids that are promised: Overrun when gone below the floor, CorruptLog otherwise."""

@@ -66,6 +66,7 @@ META_TIME = b"time"  # no event in the store is later (ns)
 META_TOMBS = b"tombstones"  # how many
 META_LIMITS = b"limits"  # [[events, bytes, age_ns, ended_ns] of each opening with other limits]
 META_SLOT = b"slot-%d"
+META_KEYS = frozenset((META_FORMAT, META_UUID, META_NEXT, META_TIME, META_TOMBS, META_LIMITS))
 
 # Kinds of `expiry` keys.
 EXPIRY_EVENT = 1

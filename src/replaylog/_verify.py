@@ -21,6 +21,7 @@ def verify_log(log: Log) -> list[str]:
         return problems
     if not log._state():
         log.checkpoint()
+    problems += log._store.disagreements()
     for info in log.sessions():
         with log._checkpoint_lock:
             session = log._live(info.name)

@@ -10,18 +10,21 @@ committed on the thread that calls `commit`.
 
 from __future__ import annotations
 
+import functools
 import os
+import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import lmdb
 
 from replaylog import _format as fmt
 from replaylog._errors import CorruptLog, FormatMismatch, LogFull
 from replaylog._format import Row, Slot
+from replaylog._frame import crc
 from replaylog._ring import Chunk, read_segment, segment_span, segment_tag
 from replaylog.store.protocol import Change
 
@@ -39,6 +42,49 @@ _META_MAGIC = slice(16, 20)
 _META_PAGE_SIZE = slice(40, 44)
 _META_LAST_PAGE = slice(136, 144)
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
+# What LMDB says when its pages are not what it wrote; a full disk, map or reader table is not among them.
+_DAMAGE = (
+    lmdb.BadTxnError,
+    lmdb.BadValsizeError,
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    struct.error,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _names_damage(method: Callable[P, T]) -> Callable[P, T]:
+    """What LMDB or a key of impossible form says about damage becomes CorruptLog."""
+
+    @functools.wraps(method)
+    def named(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except _DAMAGE as error:
+            raise CorruptLog(where=DATA_FILE, found=f"damaged pages ({error})", expected="pages as written") from error
+
+    return named
+
+
+_TABLE_CRCS = {name: crc(name.encode()) for name in fmt.TABLES}
+
+
+def sealed(table: str, key: bytes, body: bytes) -> bytes:
+    """A value: the CRC of where it stands and of what it is, then the body."""
+    return crc(body, crc(key, _TABLE_CRCS[table])).to_bytes(4, "little") + body
+
+
+def unsealed(table: str, key: bytes, value: Any) -> bytes:
+    """The body of a value; CorruptLog where it, or its key, is not what was written."""
+    whole = bytes(value)
+    body = whole[4:]
+    if whole[:4] != crc(body, crc(key, _TABLE_CRCS[table])).to_bytes(4, "little"):
+        raise CorruptLog(where=f"table {table!r}, key {key!r}", found="a value that fails its CRC", expected="its own")
+    return body
 
 
 class EmbeddedStore:
@@ -63,11 +109,11 @@ class EmbeddedStore:
             )
             self._env.reader_check()
             self._open_tables()
+            self._used_bytes = 0
+            self._measure()
         except lmdb.Error as error:
             raise CorruptLog(where=str(path / DATA_FILE), found=str(error), expected="an LMDB file") from error
-        self._used_bytes = 0
         self._write_lock = threading.Lock()
-        self._measure()
 
     def _open_tables(self) -> None:
         try:
@@ -82,12 +128,14 @@ class EmbeddedStore:
 
     # -- meta ---------------------------------------------------------------------------------------
 
+    @_names_damage
     def identify(self, uuid: bytes) -> None:
         """Write format and UUID into a new store, or compare them."""
         with self._read(self._tables["meta"]) as txn:
             version, stored = txn.get(fmt.META_FORMAT), txn.get(fmt.META_UUID)
         if version is None:
-            self._write_meta({fmt.META_FORMAT: fmt.pack_u64(fmt.FORMAT_VERSION), fmt.META_UUID: uuid})
+            # These two say what the rest is and whose: plain in every version.
+            self._write_meta({fmt.META_FORMAT: fmt.pack_u64(fmt.FORMAT_VERSION), fmt.META_UUID: uuid}, plain=True)
             return
         if fmt.unpack_u64(bytes(version)) != fmt.FORMAT_VERSION:
             found = fmt.unpack_u64(bytes(version))
@@ -97,39 +145,46 @@ class EmbeddedStore:
                 where=str(self.path / DATA_FILE), found=f"the data of store {bytes(stored).hex()}", expected=uuid.hex()
             )
 
+    @_names_damage
     def uuid(self) -> bytes | None:
         """The UUID in the data file, None when it is new."""
         with self._read(self._tables["meta"]) as txn:
             found = txn.get(fmt.META_UUID)
             return None if found is None else bytes(found)
 
-    def _write_meta(self, values: dict[bytes, bytes]) -> None:
+    def _write_meta(self, values: dict[bytes, bytes], *, plain: bool = False) -> None:
         with self._writing() as txn:
             for key, value in values.items():
-                txn.put(key, value, db=self._tables["meta"])
+                txn.put(key, value if plain else sealed("meta", key, value), db=self._tables["meta"])
 
+    def _meta(self, txn: Any, key: bytes) -> bytes | None:
+        found = txn.get(key, db=self._tables["meta"])
+        return None if found is None else unsealed("meta", key, found)
+
+    @_names_damage
     def slots(self) -> dict[int, Slot]:
         """Every slot that ever wrote here."""
         out = {}
         prefix = fmt.META_SLOT.split(b"%", 1)[0]
         with self._read(self._tables["meta"]) as txn:
-            cursor = txn.cursor()
-            found = cursor.set_range(prefix)
-            while found and bytes(cursor.key()).startswith(prefix):
-                values = fmt.unpack(bytes(cursor.value()), "a slot record")
-                out[int(bytes(cursor.key())[len(prefix) :])] = Slot(*values)
-                found = cursor.next()
+            for key, value in txn.cursor():
+                name = bytes(key)
+                if name.startswith(prefix):
+                    values = fmt.unpack(unsealed("meta", name, value), "a slot record")
+                    out[int(name[len(prefix) :])] = Slot(*values)
+                elif name not in fmt.META_KEYS:  # a slot under another name would be a journal that nobody reads
+                    raise CorruptLog(where="table 'meta'", found=f"the key {name!r}", expected="a key of this format")
         return out
 
     def write_slot(self, slot_number: int, slot: Slot) -> None:
         """Commit a slot record on its own: an attach."""
         self._write_meta({fmt.META_SLOT % slot_number: fmt.pack(list(slot))})
 
+    @_names_damage
     def limits(self) -> list[tuple[int, int, int, int]]:
         """(events, bytes, age_ns, ended_ns) of each opening with other default limits, oldest first."""
         with self._read(self._tables["meta"]) as txn:
-            value = txn.get(fmt.META_LIMITS)
-            found = None if value is None else bytes(value)
+            found = self._meta(txn, fmt.META_LIMITS)
         rows = [] if found is None else fmt.unpack(found, "the limits in meta")
         return [(events, size, age_ns, ended_ns) for events, size, age_ns, ended_ns in rows]
 
@@ -137,13 +192,14 @@ class EmbeddedStore:
         """Commit a new generation before anything is judged by it."""
         self._write_meta({fmt.META_LIMITS: fmt.pack(history)})
 
+    @_names_damage
     def counters(self) -> tuple[int, int]:
         """(next session number, time high)."""
         with self._read(self._tables["meta"]) as txn:
-            number, time = txn.get(fmt.META_NEXT), txn.get(fmt.META_TIME)
+            number, time = self._meta(txn, fmt.META_NEXT), self._meta(txn, fmt.META_TIME)
             return (
-                fmt.unpack_u64(bytes(number)) if number is not None else 1,
-                fmt.unpack_u64(bytes(time)) if time is not None else 0,
+                fmt.unpack_u64(number) if number is not None else 1,
+                fmt.unpack_u64(time) if time is not None else 0,
             )
 
     # -- reading: short transactions, any thread ----------------------------------------------------
@@ -156,11 +212,13 @@ class EmbeddedStore:
             self._env.reader_check()  # slots of readers that died
             return self._env.begin(db=table, buffers=True)
 
+    @_names_damage
     def is_empty(self) -> bool:
         """No session was ever stored here, or none is left."""
         with self._read(self._sessions) as txn:
             return bool(txn.stat(self._sessions)["entries"] == 0)
 
+    @_names_damage
     def load(self, name: str) -> Row | None:
         """The row of a name."""
         try:
@@ -171,26 +229,31 @@ class EmbeddedStore:
             return None
         with self._read(self._sessions) as txn:
             found = txn.get(key)
-            return None if found is None else fmt.unpack_row(name, bytes(found))
+            return None if found is None else fmt.unpack_row(name, unsealed("sessions", key, found))
 
+    @_names_damage
     def load_number(self, number: int) -> Row | None:
         """The row that is current for a session number."""
         with self._read(self._names) as txn:
-            name = txn.get(fmt.number_key(number))
-            name = None if name is None else bytes(name).decode()
+            key = fmt.number_key(number)
+            found = txn.get(key)
+            name = None if found is None else unsealed("names", key, found).decode()
         row = None if name is None else self.load(name)
         return row if row is not None and row.number == number else None
 
+    @_names_damage
     def read(self, number: int, id: int) -> Chunk | None:
         """The stored run that holds event `id`, with both CRCs checked."""
         with self._read(self._segments) as txn:
             cursor = txn.cursor()
             if not _seek_run(cursor, number, id):
                 return None
-            where = f"session number {number}, segment at id {fmt.split_segment_key(bytes(cursor.key()))[1]}"
-            chunk: Chunk = read_segment(cursor.value(), where)
+            first = fmt.split_segment_key(bytes(cursor.key()))[1]
+            where = f"session number {number}, segment at id {first}"
+            chunk = _segment_at(first, cursor.value(), where)
             return chunk if chunk.first <= id <= chunk.last else None
 
+    @_names_damage
     def tag(self, number: int, id: int) -> int:
         """tag(id) from an index alone."""
         with self._read(self._segments) as txn:
@@ -207,11 +270,13 @@ class EmbeddedStore:
             return row.floor_tag
         raise CorruptLog(where=where, found="no segment", expected=f"the tag of id {id}")
 
+    @_names_damage
     def find_key(self, number: int, key: bytes) -> int | None:
         """The id that an idempotency key got."""
         with self._read(self._keys) as txn:
-            found = txn.get(fmt.key_by_name(number, key))
-            return None if found is None else fmt.unpack_u64(bytes(found))
+            by_name = fmt.key_by_name(number, key)
+            found = txn.get(by_name)
+            return None if found is None else fmt.unpack_u64(unsealed("keys", by_name, found))
 
     def names(self, prefix: str, after: str | None) -> Iterator[Row]:
         """Rows in the order of their names' UTF-8; one short transaction per NAMES_PAGE rows."""
@@ -221,6 +286,7 @@ class EmbeddedStore:
             yield from page
             last = page[-1].name.encode()
 
+    @_names_damage
     def _names_page(self, prefix: bytes, after: bytes | None) -> list[Row]:
         rows: list[Row] = []
         with self._read(self._sessions) as txn:
@@ -229,10 +295,12 @@ class EmbeddedStore:
             while found and len(rows) < NAMES_PAGE and bytes(cursor.key()).startswith(prefix):
                 key = bytes(cursor.key())
                 if after is None or key > after:
-                    rows.append(fmt.unpack_row(key.decode(), bytes(cursor.value())))
+                    body = unsealed("sessions", key, cursor.value())
+                    rows.append(fmt.unpack_row(key.decode(), body))
                 found = cursor.next()
         return rows
 
+    @_names_damage
     def expired(self, kind: int, before_ns: int, limit: int) -> list[tuple[int, Row]]:
         """(time, row) of `expiry` entries of a kind up to a time, oldest first."""
         out: list[tuple[int, int, str]] = []
@@ -240,10 +308,11 @@ class EmbeddedStore:
             cursor = txn.cursor()
             found = cursor.set_range(fmt.expiry_key(kind, 0, 0))
             while found and len(out) < limit:
-                entry, time_ns, number = fmt.split_expiry_key(bytes(cursor.key()))
+                key = bytes(cursor.key())
+                entry, time_ns, number = fmt.split_expiry_key(key)
                 if entry != kind or time_ns > before_ns:
                     break
-                out.append((time_ns, number, bytes(cursor.value()).decode()))
+                out.append((time_ns, number, unsealed("expiry", key, cursor.value()).decode()))
                 found = cursor.next()
         rows = [(time_ns, number, self.load(name)) for time_ns, number, name in out]
         return [(time_ns, row) for time_ns, number, row in rows if row is not None and row.number == number]
@@ -263,6 +332,7 @@ class EmbeddedStore:
                     raise LogFull(used=self._used_bytes, limit=self.map_bytes, bound="map_bytes") from error
                 raise
 
+    @_names_damage
     def commit(
         self,
         changes: Iterable[Change],
@@ -281,13 +351,15 @@ class EmbeddedStore:
             delta -= sum(self._forget(txn, time_ns, row) for time_ns, row in forget)
             meta = self._tables["meta"]
             if slot is not None:
-                txn.put(fmt.META_SLOT % slot[0], fmt.pack(list(slot[1])), db=meta)
-            txn.put(fmt.META_NEXT, fmt.pack_u64(next_number), db=meta)
-            txn.put(fmt.META_TIME, fmt.pack_u64(time_high), db=meta)
+                key = fmt.META_SLOT % slot[0]
+                txn.put(key, sealed("meta", key, fmt.pack(list(slot[1]))), db=meta)
+            numbers = {fmt.META_NEXT: next_number, fmt.META_TIME: time_high}
             if delta:
-                found = txn.get(fmt.META_TOMBS, db=meta)
-                count = 0 if found is None else fmt.unpack_u64(bytes(found))
-                txn.put(fmt.META_TOMBS, fmt.pack_u64(max(0, count + delta)), db=meta)
+                found = self._meta(txn, fmt.META_TOMBS)
+                count = 0 if found is None else fmt.unpack_u64(found)
+                numbers[fmt.META_TOMBS] = max(0, count + delta)
+            for key, number in numbers.items():
+                txn.put(key, sealed("meta", key, fmt.pack_u64(number)), db=meta)
         self._measure()
 
     def _apply(self, txn: Any, change: Change) -> int:
@@ -302,28 +374,28 @@ class EmbeddedStore:
                 self._trim(txn, number, change.low)
                 self._trim_keys(txn, number, change.floor)
             for key, id in change.keys:
-                txn.put(fmt.key_by_name(number, key), fmt.pack_u64(id), db=self._keys)
-                txn.put(fmt.key_by_id(number, id), key, db=self._keys)
+                by_name, by_id = fmt.key_by_name(number, key), fmt.key_by_id(number, id)
+                txn.put(by_name, sealed("keys", by_name, fmt.pack_u64(id)), db=self._keys)
+                txn.put(by_id, sealed("keys", by_id, key), db=self._keys)
         kind = fmt.EXPIRY_TOMBSTONE if row.state & fmt.STATE_REAPED else fmt.EXPIRY_EVENT
         self._replace_expiry(txn, kind, change)
         return self._put_row(txn, change) if change.is_current else 0
 
     def _put_row(self, txn: Any, change: Change) -> int:
-        name = change.row.name.encode()
-        before = txn.get(name, db=self._sessions)
-        was_tombstone = before is not None and bool(
-            fmt.unpack_row(change.row.name, bytes(before)).state & fmt.STATE_REAPED
-        )
-        txn.put(name, fmt.pack_row(change.row), db=self._sessions)
-        if before is None or fmt.unpack_row(change.row.name, bytes(before)).number != change.row.number:
-            txn.put(fmt.number_key(change.row.number), name, db=self._names)
+        row, name = change.row, change.row.name.encode()
+        found = txn.get(name, db=self._sessions)
+        before = None if found is None else fmt.unpack_row(row.name, unsealed("sessions", name, found))
+        txn.put(name, sealed("sessions", name, fmt.pack_row(row)), db=self._sessions)
+        if before is None or before.number != row.number:
+            by_number = fmt.number_key(row.number)
+            txn.put(by_number, sealed("names", by_number, name), db=self._names)
             if before is not None:
-                old = fmt.unpack_row(change.row.name, bytes(before))
-                txn.delete(fmt.number_key(old.number), db=self._names)
-                if old.expires_ns:
-                    old_kind = fmt.EXPIRY_TOMBSTONE if old.state & fmt.STATE_REAPED else fmt.EXPIRY_EVENT
-                    txn.delete(fmt.expiry_key(old_kind, old.expires_ns, old.number), db=self._expiry)
-        return bool(change.row.state & fmt.STATE_REAPED) - was_tombstone
+                txn.delete(fmt.number_key(before.number), db=self._names)
+                if before.expires_ns:
+                    kind = fmt.EXPIRY_TOMBSTONE if before.state & fmt.STATE_REAPED else fmt.EXPIRY_EVENT
+                    txn.delete(fmt.expiry_key(kind, before.expires_ns, before.number), db=self._expiry)
+        was_tombstone = before is not None and bool(before.state & fmt.STATE_REAPED)
+        return bool(row.state & fmt.STATE_REAPED) - was_tombstone
 
     def _replace_expiry(self, txn: Any, kind: int, change: Change) -> None:
         row = change.row
@@ -331,7 +403,8 @@ class EmbeddedStore:
             for former in (fmt.EXPIRY_EVENT, fmt.EXPIRY_TOMBSTONE):
                 txn.delete(fmt.expiry_key(former, change.former_expires_ns, row.number), db=self._expiry)
         if row.expires_ns and change.is_current:
-            txn.put(fmt.expiry_key(kind, row.expires_ns, row.number), row.name.encode(), db=self._expiry)
+            key = fmt.expiry_key(kind, row.expires_ns, row.number)
+            txn.put(key, sealed("expiry", key, row.name.encode()), db=self._expiry)
 
     def _trim(self, txn: Any, number: int, low: int) -> None:
         """Delete the runs that lie wholly below `low`: those whose successor begins at or below it."""
@@ -359,11 +432,12 @@ class EmbeddedStore:
         cursor = txn.cursor(db=self._keys)
         prefix = b"i" + fmt.number_key(number)
         while cursor.set_range(prefix) and bytes(cursor.key()).startswith(prefix):
-            by_id, name = bytes(cursor.key()), bytes(cursor.value())
+            by_id = bytes(cursor.key())
             if by_id >= fmt.key_by_id(number, floor):
                 return
-            by_name = fmt.key_by_name(number, name)
-            if txn.get(by_name, db=self._keys) == by_id[-8:]:
+            by_name = fmt.key_by_name(number, unsealed("keys", by_id, cursor.value()))
+            found = txn.get(by_name, db=self._keys)
+            if found is not None and unsealed("keys", by_name, found) == by_id[-8:]:
                 txn.delete(by_name, db=self._keys)
             txn.delete(by_id, db=self._keys)
 
@@ -382,7 +456,7 @@ class EmbeddedStore:
         txn.delete(fmt.expiry_key(fmt.EXPIRY_TOMBSTONE, time_ns, row.number), db=self._expiry)
         name = row.name.encode()
         found = txn.get(name, db=self._sessions)
-        if found is None or fmt.unpack_row(row.name, bytes(found)).number != row.number:
+        if found is None or fmt.unpack_row(row.name, unsealed("sessions", name, found)).number != row.number:
             return 0
         txn.delete(name, db=self._sessions)
         txn.delete(fmt.number_key(row.number), db=self._names)
@@ -390,11 +464,12 @@ class EmbeddedStore:
 
     # -- room, care -----------------------------------------------------------------------------------
 
+    @_names_damage
     def tombstones(self) -> int:
         """How many tombstones are stored."""
         with self._read(self._tables["meta"]) as txn:
-            found = txn.get(fmt.META_TOMBS)
-            return 0 if found is None else fmt.unpack_u64(bytes(found))
+            found = self._meta(txn, fmt.META_TOMBS)
+            return 0 if found is None else fmt.unpack_u64(found)
 
     def _measure(self) -> None:
         with self._env.begin() as txn:
@@ -426,15 +501,48 @@ class EmbeddedStore:
                 if found_number != number:
                     return
                 try:
-                    run: Chunk | CorruptLog = read_segment(cursor.value(), f"segment at id {first}")
+                    run: Chunk | CorruptLog = _segment_at(first, cursor.value(), f"segment at id {first}")
                 except CorruptLog as error:
                     run = error
             yield first, run
             first += 1
 
+    @_names_damage
+    def disagreements(self) -> list[str]:
+        """Where the tables do not fit together, for `verify`: an entry that is gone leaves its partner behind."""
+        problems = []
+        with self._env.begin() as txn:
+            by_number = {key: unsealed("names", key, name) for key, name in txn.cursor(self._names)}
+            rows = {
+                name: fmt.unpack_row(name.decode(), unsealed("sessions", name, value))
+                for name, value in txn.cursor(self._sessions)
+            }
+            for key, name in by_number.items():
+                if name not in rows or fmt.number_key(rows[name].number) != key:
+                    problems.append(f"session {name.decode()!r}: number {fmt.unpack_u64(key)} has no row")
+            for name, row in rows.items():
+                if fmt.number_key(row.number) not in by_number:
+                    problems.append(f"session {name.decode()!r}: its number {row.number} has no name")
+            cursor = txn.cursor(self._segments)
+            found = cursor.first()
+            while found:
+                number = fmt.split_segment_key(cursor.key())[0]
+                if fmt.number_key(number) not in by_number:
+                    problems.append(f"session number {number}: segments without a session")
+                found = cursor.set_range(fmt.segment_key(number + 1, 0))
+        return problems
+
     def close(self) -> None:
         """Let go of the environment; idempotent."""
         self._env.close()
+
+
+def _segment_at(first: int, value: Any, where: str) -> Chunk:
+    """The run in a segment, which begins where its key says."""
+    chunk: Chunk = read_segment(value, where)
+    if chunk.first != first:
+        raise CorruptLog(where=where, found=f"a segment from id {chunk.first} on", expected=f"one from id {first} on")
+    return chunk
 
 
 def _seek_run(cursor: Any, number: int, id: int) -> bool:
