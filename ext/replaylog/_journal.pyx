@@ -648,8 +648,8 @@ cdef class Journal:
     cdef Outcome outcome(self, uint64_t seq) noexcept nogil:
         cdef uint32_t i
         if seq > rl_load64(&self.completed):
-            if self.unknown_seq:
-                return Outcome.OUT_POISONED
+            if self.unknown_seq:  # seen before `completed` moved: the failed batch itself is never "not there"
+                return Outcome.OUT_UNKNOWN if seq == self.unknown_seq else Outcome.OUT_POISONED
             return Outcome.OUT_CLOSED if self.broken or (self.stop and self.ended) else Outcome.OUT_PENDING
         if self.unknown_seq and seq >= self.unknown_seq:
             return Outcome.OUT_UNKNOWN if seq == self.unknown_seq else Outcome.OUT_POISONED
