@@ -222,36 +222,32 @@ RL_UNUSED static int64_t rl_fs_type(const char *path) {
     return statfs(path, &s) ? 0 : (int64_t)(uint32_t)s.f_type;
 }
 
-/* Try an exclusive lock on one byte, owned by the open file. 0 taken, else errno (EAGAIN: held). */
-RL_UNUSED static int rl_ofd_lock(int fd, int64_t at) {
+/* A lock of one byte, owned by the open file. */
+RL_UNUSED static struct flock rl_byte(short type, int64_t at) {
     struct flock l;
     memset(&l, 0, sizeof l);
-    l.l_type = F_WRLCK;
+    l.l_type = type;
     l.l_whence = SEEK_SET;
     l.l_start = at;
     l.l_len = 1;
+    return l;
+}
+
+/* Try to take it exclusively. 0 taken, else errno (EAGAIN: another open file has it). */
+RL_UNUSED static int rl_ofd_lock(int fd, int64_t at) {
+    struct flock l = rl_byte(F_WRLCK, at);
     return fcntl(fd, F_OFD_SETLK, &l) ? errno : 0;
 }
 
 /* Give the byte back, also on behalf of forked children that share the open file. */
 RL_UNUSED static void rl_ofd_unlock(int fd, int64_t at) {
-    struct flock l;
-    memset(&l, 0, sizeof l);
-    l.l_type = F_UNLCK;
-    l.l_whence = SEEK_SET;
-    l.l_start = at;
-    l.l_len = 1;
+    struct flock l = rl_byte(F_UNLCK, at);
     fcntl(fd, F_OFD_SETLK, &l);
 }
 
 /* 1 when another open file holds a lock on the byte, 0 when free, -1 on error. */
 RL_UNUSED static int rl_ofd_held(int fd, int64_t at) {
-    struct flock l;
-    memset(&l, 0, sizeof l);
-    l.l_type = F_WRLCK;
-    l.l_whence = SEEK_SET;
-    l.l_start = at;
-    l.l_len = 1;
+    struct flock l = rl_byte(F_WRLCK, at);
     if (fcntl(fd, F_OFD_GETLK, &l)) return -1;
     return l.l_type != F_UNLCK;
 }
