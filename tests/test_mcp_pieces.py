@@ -220,10 +220,13 @@ def test_streams_of_finished_calls_are_reaped_by_age() -> None:
         assert "result" in raw.result(9, "count", to=3)
 
 
-@pytest.mark.skipif(kit.SDK == "mcp1", reason="mcp 1.x sets the idle timeout in the server's own settings")
 def test_an_idle_session_is_reaped_with_all_its_streams() -> None:
     log = replaylog.open(None, durability="memory")
-    with served(log, session_idle_timeout=0.5) as (url, _):
+    server, _ = kit.make_server()
+    options = {"session_idle_timeout": 0.5}
+    if kit.SDK == "mcp1":  # takes it from the server's own settings
+        server.settings.session_idle_timeout = options.pop("session_idle_timeout")
+    with log, kit.serve(replaylog.mcp.resumable(server, log, **options)) as url:
         raw = kit.Raw(url).initialize()
         raw.result(1, "count", to=3)
         assert log.sessions("mcp/")
