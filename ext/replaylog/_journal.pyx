@@ -450,7 +450,7 @@ cdef class Journal:
         cdef Batch* b
         cdef int rc, stage = STAGE_WRITE
         pthread_mutex_lock(&self.mutex)
-        if self.busy or self.pending.records == 0 or self.unknown_seq or self.rollback or self.broken:
+        if self.busy or self.pending.records == 0 or self.unknown_seq or self.rollback or self.broken or self.ended:
             if not self.busy:
                 self.kicked = False  # whoever was told has looked; the next nudge must tell again
             pthread_mutex_unlock(&self.mutex)
@@ -650,7 +650,7 @@ cdef class Journal:
         if seq > rl_load64(&self.completed):
             if self.unknown_seq:  # seen before `completed` moved: the failed batch itself is never "not there"
                 return Outcome.OUT_UNKNOWN if seq == self.unknown_seq else Outcome.OUT_POISONED
-            return Outcome.OUT_CLOSED if self.broken or (self.stop and self.ended) else Outcome.OUT_PENDING
+            return Outcome.OUT_CLOSED if self.broken or (self.ended and not self.busy) else Outcome.OUT_PENDING
         if self.unknown_seq and seq >= self.unknown_seq:
             return Outcome.OUT_UNKNOWN if seq == self.unknown_seq else Outcome.OUT_POISONED
         if self.n_full == 0:
@@ -796,9 +796,11 @@ cdef class Journal:
         self._moved_on()
 
     def ended_now(self):
-        """No flush will ever come: waiters get OUT_CLOSED."""
-        self.ended = True
+        """No flush begins after this, and waiters get OUT_CLOSED. A flush under way goes on: see `is_busy`."""
         cdef int side
+        pthread_mutex_lock(&self.mutex)
+        self.ended = True
+        pthread_mutex_unlock(&self.mutex)
         for side in range(2):
             rl_add(&self.word[side], 1)
             rl_futex_wake(&self.word[side], INT_MAX)
@@ -827,6 +829,13 @@ cdef class Journal:
     def queued(self) -> int:
         """Bytes that wait for the disk."""
         return self.pending.used - sizeof(BlockHead)
+
+    def is_busy(self) -> bool:
+        """A thread is writing or flushing just now."""
+        pthread_mutex_lock(&self.mutex)
+        cdef bint busy = self.busy
+        pthread_mutex_unlock(&self.mutex)
+        return bool(busy)
 
     def is_poisoned(self) -> bool:
         """A flush failed."""

@@ -197,6 +197,8 @@ cdef class LogCore:
 
     cdef int settle_outcome(self, uint64_t seq, int64_t deadline, object waited) except -1:
         """Wait for a batch; return 1 when durable, 0 when the time passed; raise for every other outcome."""
+        if self._closed == IS_FORKED:
+            self.guard()  # the copy of the queue in a child is the parent's to write
         cdef int out = self._journal.wait(seq, deadline, waited is None)
         if out == OUT_DURABLE:
             return 1

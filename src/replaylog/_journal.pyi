@@ -125,6 +125,9 @@ class Journal:
     def queued(self) -> int:
         """Bytes that wait for the disk."""
 
+    def is_busy(self) -> bool:
+        """A thread is writing or flushing just now."""
+
     def is_poisoned(self) -> bool:
         """A flush failed."""
 

@@ -743,12 +743,30 @@ class Log(LogCore):
             try:
                 if self._maintenance is not None:
                     self._close_writer(timeout)
-            finally:
-                self._wake_readers()
-                with self._checkpoint_lock:
-                    self._store.close()
-                if self._directory is not None:
-                    self._directory.unlock()
+            finally:  # also when a signal handler raised in the midst of it
+                self._release()
+
+    def _release(self) -> None:
+        """Nothing is written after this; the lease goes once the last flush under way has ended."""
+        if self._maintenance is not None:
+            self._maintenance.dismiss()
+            self._journal.ended_now()
+        self._wake_readers()
+        with self._checkpoint_lock:
+            self._store.close()
+        if self._directory is None:
+            return
+        if self._journal.is_busy():
+            # A write that lands after somebody else took over would destroy what they acknowledged.
+            threading.Thread(target=self._unlock_when_idle, name="replaylog-release", daemon=True).start()
+        else:
+            self._directory.unlock()
+
+    def _unlock_when_idle(self) -> None:
+        assert self._directory is not None
+        while self._journal.is_busy():
+            time.sleep(0.05)
+        self._directory.unlock()
 
     def _close_writer(self, timeout_s: float) -> None:
         assert self._maintenance is not None

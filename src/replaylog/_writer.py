@@ -56,11 +56,15 @@ class Maintenance:
             self.kick()
             self._done.wait_for(lambda: self._rounds > rounds or self._stopping, timeout_s)
 
-    def stop(self, timeout_s: float) -> None:
-        """Join both threads."""
+    def dismiss(self) -> None:
+        """Both threads end as soon as they can."""
         self._stopping = True
         self.kick()
         self._log._journal.stop_writing()
+
+    def stop(self, timeout_s: float) -> None:
+        """Join both threads."""
+        self.dismiss()
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             if thread is not threading.current_thread():
