@@ -30,7 +30,11 @@ ROWS: dict[str, tuple[set[str], set[str], set[str]]] = {
     ),
     # Bytes, integers, one file. C.
     "bytes": ({"_frame", "_ring", "_journal", "_judge"}, {"pure"}, set()),
-    "store": ({"store", "store.protocol", "store.memory", "store.embedded"}, {"pure", "bytes"}, {"lmdb"}),
+    "store": (
+        {"store", "store.protocol", "store.memory", "store.embedded", "store.truncation"},
+        {"pure", "bytes"},
+        {"lmdb"},
+    ),
     # A session never sees a store's kind: it asks whatever its log was given.
     "session": ({"_session"}, {"pure", "bytes"}, set()),
     "log": (

@@ -108,3 +108,72 @@ def test_what_a_running_checkpoint_has_taken_is_cut_too(log: Any, monkeypatch: p
     assert session.append("kept") == 2
     with reopen(log) as again:
         assert [event.payload for event in again.resume("other", 0)] == ["x", "kept"]
+
+
+def test_a_reader_of_the_store_survives_a_close(tmp_path: Path) -> None:
+    import threading
+
+    log = replaylog.open(tmp_path / "log", memory_bytes=1 << 20, checkpoint_interval_s=0.05)
+    for i in range(500):
+        log.create(f"s{i}", wait=False).append_nowait(b"x" * 500)
+    log.flush()
+    log.checkpoint()
+    told: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while True:
+                for info in log.sessions():
+                    log.check(info.name, 0)
+        except replaylog.ReplayLogError as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    log.close()
+    for thread in threads:
+        thread.join(30)
+    assert [type(error) for error in told] == [replaylog.LogClosed] * 3
+
+
+def test_a_journal_that_is_gone_is_damage_and_not_an_empty_tail(log: Any) -> None:
+    session = log.session("other")
+    log.checkpoint()
+    session.append("acknowledged")
+    log._abandon()
+    for extent in (log.path / "journal").iterdir():
+        extent.unlink()
+    for mode in ("w", "r"):
+        with pytest.raises(replaylog.CorruptLog):
+            replaylog.open(log.path, journal_extent_bytes=1 << 20, mode=mode)
+
+
+def test_a_view_beside_a_busy_writer_is_never_called_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = f"""
+import replaylog
+log = replaylog.open({str(path)!r}, journal_extent_bytes=65536, journal_bytes_max=1 << 20, checkpoint_interval_s=0.01)
+session = log.create("s", exist_ok=True, retention=replaylog.Retention(events=50))
+print("ready", flush=True)
+while True:
+    session.append(b"x" * 300)
+"""
+    import subprocess
+    import sys
+
+    process = subprocess.Popen([sys.executable, "-c", writer], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        heads = []
+        for _ in range(30):
+            with replaylog.open(path, mode="r") as view:
+                heads.append(view.session("s").head)
+                assert view.check("s", replaylog.FLOOR).ok
+        assert heads == sorted(heads)
+        assert heads[-1] > heads[0]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

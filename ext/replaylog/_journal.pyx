@@ -890,6 +890,18 @@ def find_block(const uint8_t[::1] extent, uint64_t incarnation, uint64_t block) 
     return -1
 
 
+def has_block(const uint8_t[::1] extent, uint64_t incarnation, uint64_t block) -> bool:
+    """The header of the block of that number stands here, whatever became of its body."""
+    cdef const BlockHead* h
+    cdef size_t at = 0, n = extent.shape[0]
+    while at + sizeof(BlockHead) <= n:
+        h = <const BlockHead*>&extent[at]
+        if h.magic == BLOCK_MAGIC and h.block == block and _head_ok(h, incarnation):
+            return True
+        at += ALIGN
+    return False
+
+
 def claims_flushed(const uint8_t[::1] extent, size_t at, uint64_t incarnation, uint64_t block) -> int:
     """The number of a block from `at` on whose header says that `block` was flushed, else 0."""
     cdef const BlockHead* h

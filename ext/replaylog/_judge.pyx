@@ -254,7 +254,7 @@ cdef class Verdict:
     @property
     def restart_from(self):
         """The token from which a refused reader can start again (the cursor floor - 1), or None."""
-        if not self.known or self.w.state & State.WAS_REAPED:
+        if not self.known or self.w.state & State.WAS_REAPED or self.ok:
             return None
         return self._token(self.w.floor - 1, self.floor_tag, False)
 

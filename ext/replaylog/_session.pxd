@@ -129,6 +129,7 @@ cdef class Session:
     cdef Chunk look(self, uint64_t id)
     cdef uint32_t tag_at(self, uint64_t id) except? 0
     cdef Verdict judge(self, object cursor, bint whole)
+    cdef Verdict judge_once(self, object cursor, bint whole)
     cdef Verdict verdict_at(self, uint64_t id)
     cdef Pin pin(self, uint64_t pos)
     cdef void mark(self) except *

@@ -379,9 +379,7 @@ def _raise_outcome(LogCore log, int out):
     if out == OUT_POISONED:
         raise LogPoisoned(cause=_strerror(log._journal.error))
     if out == OUT_FULL:
-        if log._journal.rollback:
-            log._roll_back()
-        log._raise_full()
+        log._raise_disk_full()
     raise LogClosed(why="it closed before the flush")
 
 
@@ -1076,6 +1074,16 @@ cdef class Session:
 
     cdef Verdict judge(self, object cursor, bint whole):
         """The verdict. `whole`: also the tokens of an integer cursor, which may ask the store."""
+        cdef uint64_t floor
+        while True:
+            floor = self._floor
+            try:
+                return self.judge_once(cursor, whole)
+            except CorruptLog:
+                if self._floor == floor:
+                    raise  # else the events went while their tags were looked up: judge again
+
+    cdef Verdict judge_once(self, object cursor, bint whole):
         cdef Asked asked
         cdef Window w
         cdef Code code
@@ -1108,7 +1116,7 @@ cdef class Session:
                 v.last_reason = self.last_reason
         else:
             v.last_reason = self.last_reason
-            if code == Code.BELOW_FLOOR or code == Code.FORKED:
+            if code == Code.BELOW_FLOOR or code == Code.FORKED or (code == Code.MALFORMED and w.state == State.BORN):
                 v.floor_tag = self.tag_at(w.floor - 1)
         return v
 
@@ -1632,6 +1640,8 @@ cdef class Replay:
     def frames(self, chunk_bytes_max=FRAMES_BYTES):
         """The same events as SSE bytes, in few large chunks of about `chunk_bytes_max`."""
         cdef bytes part
+        if chunk_bytes_max < 1:
+            raise ValueError(f"chunk_bytes_max={chunk_bytes_max}: at least 1")
         while not self.closed and self.pos < self.end:
             part = self.gather(self.end, chunk_bytes_max)
             if self.pos >= self.end:
@@ -1641,6 +1651,8 @@ cdef class Replay:
 
     def take_frames(self, bytes_max=FRAMES_BYTES) -> bytes:
         """SSE text of about `bytes_max`, b"" when everything was delivered."""
+        if bytes_max < 1:
+            raise ValueError(f"bytes_max={bytes_max}: at least 1")
         if self.closed or self.pos >= self.end:
             self.done()
             return b""

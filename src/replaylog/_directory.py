@@ -61,6 +61,8 @@ class Directory:
         if not self.uuid_file.exists():
             if not self.path.exists():
                 raise FileNotFoundError(f"{self.path} does not exist")
+            if not self.data.exists():
+                raise FileNotFoundError(f"{self.path} is not a log directory: it has neither uuid nor {self.data.name}")
             raise CorruptLog(where=str(self.path), found="no uuid file", expected="a log directory")
 
     def _refuse_network(self) -> None:

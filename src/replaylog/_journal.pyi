@@ -141,6 +141,7 @@ def first_block(extent: Buffer, incarnation: int) -> int:
     """Number of the block whose header stands at the extent's begin, 0 when none of this incarnation does."""
 
 def find_block(extent: Buffer, incarnation: int, block: int) -> int: ...
+def has_block(extent: Buffer, incarnation: int, block: int) -> bool: ...
 def claims_flushed(extent: Buffer, at: int, incarnation: int, block: int) -> int:
     """The number of a block from `at` on whose header says that `block` was flushed, else 0."""
 

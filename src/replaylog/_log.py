@@ -25,6 +25,7 @@ from replaylog._errors import (
     Backlogged,
     CorruptLog,
     LogFull,
+    LogLocked,
     NotResumable,
     OutcomeUnknown,
     ReplayLogError,
@@ -54,6 +55,8 @@ JOURNAL_WEIGHT = 1.5  # pages that a byte of events may take once it is check-po
 EVICT_TO = 0.9  # of memory_bytes
 EVICT_BATCH = 4096
 SWEEP_ROWS = 1024
+VIEW_ATTEMPTS_MAX = 50
+EXTENT_BYTES_MIN = 65_536
 
 _OPEN, _CLOSED, _FORKED, _READONLY = 0, 1, 2, 3
 _logs: weakref.WeakSet[Log] = weakref.WeakSet()
@@ -113,6 +116,22 @@ def open(
         raise ValueError(f"mode {mode!r}: 'w' to write, 'r' to look")
     if (path is None) != (durability == "memory"):
         raise ValueError(f"path {path!r} with durability {durability!r}: a path is for 'sync' and 'relaxed'")
+    if retention is not None and not isinstance(retention, Retention):
+        raise TypeError(f"retention is a Retention or None, not {type(retention).__name__}")
+    if journal_extent_bytes < EXTENT_BYTES_MIN or journal_extent_bytes % 4096:
+        raise ValueError(
+            f"journal_extent_bytes={journal_extent_bytes}: a multiple of 4096, at least {EXTENT_BYTES_MIN}"
+        )
+    for name, number in (
+        ("replay_grace_s", replay_grace_s),
+        ("checkpoint_interval_s", checkpoint_interval_s),
+        ("flush_s", flush_s),
+        ("tombstones_max", tombstones_max),
+        ("tombstone_age_s", tombstone_age_s),
+        ("close_timeout_s", close_timeout_s),
+    ):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e9:
+            raise ValueError(f"{name}={number!r}: a number from 0 to 1e9")
     extents_max = journal_bytes_max // journal_extent_bytes
     if extents_max < 2:
         raise ValueError(
@@ -277,8 +296,7 @@ class Log(LogCore):
         if not s.readonly and self._limits.history != stored:
             store.write_limits(self._limits.history)
         self._start(store, journal, wall_ns=wall_ns, time_high=time_high)
-        slots = store.slots()
-        next_number, journal_time, self._recovered = recover(self, directory, slots)
+        slots, (next_number, journal_time, self._recovered) = self._recover(store, directory)
         self._next_number = max(self._next_number, next_number)
         self._by_number.clear()
         for session in list(self._sessions.values()):
@@ -294,6 +312,25 @@ class Log(LogCore):
                 self._run_checkpoint(slot=(SLOT, Slot(0, 0, "")))
             for _, name in self._by_use():
                 self._evict_one(name, True)
+
+    def _recover(
+        self, store: EmbeddedStore, directory: Directory
+    ) -> tuple[dict[int, Slot], tuple[int, int, int]]:
+        """The slots and what their journals added. A view of a live log starts over when a checkpoint came between."""
+        for attempt in range(VIEW_ATTEMPTS_MAX):
+            slots = store.slots()
+            try:
+                found = recover(self, directory, slots)
+            except CorruptLog:
+                if not self._settings.readonly or store.slots() == slots or attempt == VIEW_ATTEMPTS_MAX - 1:
+                    raise
+            else:
+                if not self._settings.readonly or store.slots() == slots:
+                    return slots, found
+            self._sessions.clear()
+            self._by_number.clear()
+            self._take_dirty()
+        raise LogLocked(path=str(self.path), holder="a process that writes too fast for a view of it")
 
     def _attach(self) -> None:
         """The first append: an incarnation of our own, extents, threads."""
@@ -508,13 +545,13 @@ class Log(LogCore):
 
     def _bound_tombstones_in_memory(self) -> None:
         now = self._now()
-        reaped = sorted(
-            ((s._changed_ns(), s.name) for s in list(self._sessions.values()) if s.state == "reaped"),
-        )
-        surplus = len(reaped) - self._settings.tombstones_max
-        for i, (time_ns, name) in enumerate(reaped):
-            if i < surplus or time_ns + self._settings.tombstone_age_ns <= now:
-                del self._sessions[name]
+        with self._lock:
+            held = [s for s in self._sessions.copy().values() if s.state == "reaped"]
+            held.sort(key=Session._changed_ns)
+            surplus = len(held) - self._settings.tombstones_max
+            for i, session in enumerate(held):
+                if i < surplus or session._changed_ns() + self._settings.tombstone_age_ns <= now:
+                    self._sessions.pop(session.name, None)
 
     # -- flushing and checkpoints -------------------------------------------------------------------
 
@@ -592,7 +629,7 @@ class Log(LogCore):
         dirty = self._dirty_size() + size
         if dirty > self._dirty_room():
             maintenance.wait_done(5.0)
-            if self._dirty_size() + size > self._dirty_room():
+            if self._dirty_size() + size > self._dirty_room() or maintenance.failing:
                 self._raise_full()
             return 1
         self._evict(size)
@@ -607,6 +644,8 @@ class Log(LogCore):
         if not wait or (deadline_ns >= 0 and time.monotonic_ns() > deadline_ns):
             raise Backlogged(queued=dirty, limit=self._dirty_hard(), bound=self._dirty_bound())
         maintenance.wait_done(1.0)
+        if maintenance.failing:
+            self._raise_full()
         return 1
 
     def _relieve_memory(self, size: int) -> None:
@@ -624,9 +663,16 @@ class Log(LogCore):
         if self._maintenance is not None and self._dirty_size() > self._dirty_hard() // 2:
             self._maintenance.wait_done(1.0)
 
-    def _raise_full(self) -> None:
-        if self._journal is not None and self._journal.rollback:
+    def _raise_disk_full(self) -> None:
+        """The journal found no room."""
+        if self._journal.rollback:
             self._roll_back()
+        assert self.path is not None
+        disk = os.statvfs(self.path)
+        total = disk.f_blocks * disk.f_frsize
+        raise LogFull(used=total - disk.f_bavail * disk.f_frsize, limit=total, bound="the disk's size")
+
+    def _raise_full(self) -> None:
         raise LogFull(
             used=self._store.used_bytes() + self._dirty_size(), limit=self._settings.map_bytes, bound="map_bytes"
         )

@@ -71,6 +71,8 @@ class Chain:
         """(time high, body) of each block after the checkpoint."""
         block = self.slot.block + 1
         view, at = self._locate(block)
+        if view is None and self.slot.block:
+            self._require(self.slot.block)
         last_crc = None
         while view is not None:
             found = _journal.block_at(view, at, self.slot.incarnation)
@@ -95,6 +97,12 @@ class Chain:
             if at >= 0:
                 return view, at
         return None, 0
+
+    def _require(self, block: int) -> None:
+        """The newest block that a checkpoint took is never written over: without it this is not the journal."""
+        if not any(_journal.has_block(view, self.slot.incarnation, block) for view in self._views):
+            wanted = f"the journal of incarnation {self.slot.incarnation:x}"
+            raise CorruptLog(where=self.where, found=f"no block {block}", expected=wanted)
 
     def _refuse_damage(self, block: int) -> None:
         """`block` is missing or invalid: was it ever flushed?"""

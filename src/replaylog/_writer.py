@@ -36,6 +36,7 @@ class Maintenance:
         self._done = threading.Condition()
         self._rounds = 0
         self._stopping = False
+        self.failing = False  # the last checkpoint failed: waiting for the next one makes no room
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -80,13 +81,15 @@ class Maintenance:
             if self._flush_s is not None and now >= next_flush:
                 self._flush()
                 next_flush = now + self._flush_s
-            if self._wanted.is_set() or now >= next_checkpoint:
+            if (self._wanted.is_set() and not self.failing) or now >= next_checkpoint:
                 self._wanted.clear()
                 next_checkpoint = time.monotonic() + (self._interval_s if self._round() else RETRY_S)
             if now >= next_sweep:
                 self._sweep()
                 next_sweep = time.monotonic() + SWEEP_S
             due = min(next_checkpoint, next_sweep, next_flush if self._flush_s is not None else next_sweep)
+            if self.failing:
+                self._wanted.clear()  # kicks do not hurry a full disk
             self._wanted.wait(max(0.001, due - time.monotonic()))
 
     def _flush(self) -> None:
@@ -96,15 +99,16 @@ class Maintenance:
             logger.error("flush failed, the log is poisoned: %s", error)
 
     def _round(self) -> bool:
-        """One checkpoint; False when it must be tried again soon."""
+        """One checkpoint; False when it must be tried again soon. Each change for the worse is logged once."""
+        failed_before, self.failing = self.failing, False
         try:
             self._log._checkpoint()
-        except LogFull as error:
-            self._log._set_quota_full(True)
-            logger.warning("checkpoint: %s", error)
-            return False
         except Exception as error:  # noqa: BLE001 - a failed checkpoint loses nothing: the journal still has it
-            logger.error("checkpoint failed, the journal keeps what it held: %r", error)
+            self.failing = True
+            if isinstance(error, LogFull):
+                self._log._set_quota_full(True)
+            if not failed_before:
+                logger.error("checkpoint failed, the journal keeps what it held: %s", error)
             return False
         finally:
             with self._done:

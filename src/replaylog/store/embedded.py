@@ -22,26 +22,23 @@ from typing import Any, ParamSpec, TypeVar
 import lmdb
 
 from replaylog import _format as fmt
-from replaylog._errors import CorruptLog, FormatMismatch, LogFull
+from replaylog._errors import CorruptLog, FormatMismatch, LogClosed, LogFull, LogLocked, OutcomeUnknown
 from replaylog._format import Row, Slot
 from replaylog._frame import crc
 from replaylog._ring import Chunk, read_segment, segment_span, segment_tag
 from replaylog.store.protocol import Change
+from replaylog.store.truncation import refuse_truncated
 
 __all__ = ["DATA_FILE", "EmbeddedStore"]
 
 DATA_FILE = "data.mdb"
 READERS_MAX = 1024
+CLOSE_WAIT_S = 10.0  # for readers under way
+FULL_BELOW_BYTES = 1 << 20  # free space of the disk under which a failed write means that it is full
 MAP_HEADROOM = 1.25  # a full LMDB map refuses even deletes: the quota lies below the map
 MAP_EXTRA_BYTES = 64 << 20
 NAMES_PAGE = 256  # rows per read transaction in a listing
 _META_PAGES = 2
-# Offsets in an LMDB meta page (64-bit build): what says how long the file must be.
-_META_BYTES = 160
-_META_MAGIC = slice(16, 20)
-_META_PAGE_SIZE = slice(40, 44)
-_META_LAST_PAGE = slice(136, 144)
-_LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
 # What LMDB says when its pages are not what it wrote; a full disk, map or reader table is not among them.
 _DAMAGE = (
     lmdb.BadTxnError,
@@ -93,8 +90,11 @@ class EmbeddedStore:
     def __init__(self, path: Path, *, map_bytes: int, readonly: bool = False, mode: int = 0o600) -> None:
         self.path = path
         self.map_bytes = map_bytes
+        self._gate = threading.Condition(threading.Lock())
+        self._reading = 0
+        self._closed = False
         self.readonly = readonly
-        _refuse_truncated(path / DATA_FILE)
+        refuse_truncated(path / DATA_FILE)
         try:
             self._env = lmdb.open(
                 str(path / DATA_FILE),
@@ -112,6 +112,8 @@ class EmbeddedStore:
             self._used_bytes = 0
             self._measure()
         except lmdb.Error as error:
+            if "already open" in str(error):
+                raise LogLocked(path=str(path), holder="this process") from error
             raise CorruptLog(where=str(path / DATA_FILE), found=str(error), expected="an LMDB file") from error
         self._write_lock = threading.Lock()
 
@@ -204,15 +206,27 @@ class EmbeddedStore:
 
     # -- reading: short transactions, any thread ----------------------------------------------------
 
-    def _read(self, table: Any) -> Any:
-        """A short read transaction, to be used as a context manager."""
+    @contextmanager
+    def _read(self, table: Any) -> Iterator[Any]:
+        """A short read transaction. `close` waits for those under way: their pages would be unmapped under them."""
+        with self._gate:
+            if self._closed:
+                raise LogClosed(why="close() was called")
+            self._reading += 1
         try:
-            return self._env.begin(db=table, buffers=True)
-        except lmdb.ReadersFullError:
-            self._env.reader_check()  # slots of readers that died
-            return self._env.begin(db=table, buffers=True)
+            try:
+                txn = self._env.begin(db=table, buffers=True)
+            except lmdb.ReadersFullError:
+                self._env.reader_check()  # slots of readers that died
+                txn = self._env.begin(db=table, buffers=True)
+            with txn:
+                yield txn
+        finally:
+            with self._gate:
+                self._reading -= 1
+                if not self._reading:
+                    self._gate.notify_all()
 
-    @_names_damage
     def is_empty(self) -> bool:
         """No session was ever stored here, or none is left."""
         with self._read(self._sessions) as txn:
@@ -328,9 +342,17 @@ class EmbeddedStore:
             except (lmdb.MapFullError, lmdb.DiskError) as error:
                 raise LogFull(used=self._used_bytes, limit=self.map_bytes, bound="map_bytes") from error
             except lmdb.Error as error:
-                if "SHORT_WRITE" in str(error) or "No space" in str(error):
-                    raise LogFull(used=self._used_bytes, limit=self.map_bytes, bound="map_bytes") from error
-                raise
+                if isinstance(error, _DAMAGE):
+                    raise
+                self._refuse_full(error)
+                raise OutcomeUnknown(cause=f"the data file: {error}") from error
+
+    def _refuse_full(self, error: Exception) -> None:
+        """LMDB says EIO for a write that the disk cut short: look at the disk."""
+        disk = os.statvfs(self.path)
+        free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        if free < FULL_BELOW_BYTES or "No space" in str(error):
+            raise LogFull(used=total - free, limit=total, bound="the disk's size") from error
 
     @_names_damage
     def commit(
@@ -533,8 +555,12 @@ class EmbeddedStore:
         return problems
 
     def close(self) -> None:
-        """Let go of the environment; idempotent."""
-        self._env.close()
+        """Let go of the environment once nobody reads; idempotent."""
+        with self._gate:
+            self._closed = True
+            idle = self._gate.wait_for(lambda: not self._reading, CLOSE_WAIT_S)
+        if idle:  # else a reader is stuck, or this very thread reads: the process's end takes it
+            self._env.close()
 
 
 def _segment_at(first: int, value: Any, where: str) -> Chunk:
@@ -555,23 +581,3 @@ def _seek_run(cursor: Any, number: int, id: int) -> bool:
     else:
         found = cursor.last()
     return bool(found) and fmt.split_segment_key(bytes(cursor.key()))[0] == number
-
-
-def _refuse_truncated(file: Path) -> None:
-    """LMDB maps the file: reading a page past its end is SIGBUS. Compare the size with the last page first."""
-    try:
-        size = file.stat().st_size
-    except FileNotFoundError:
-        return
-    if size == 0:
-        return
-    with file.open("rb") as data:
-        head = data.read(_META_BYTES)
-        page_size = int.from_bytes(head[_META_PAGE_SIZE], "little") or os.sysconf("SC_PAGE_SIZE")
-        data.seek(page_size)
-        metas = [head, data.read(_META_BYTES)]
-    if size < 2 * page_size or any(meta[_META_MAGIC] != _LMDB_MAGIC for meta in metas):
-        raise CorruptLog(where=str(file), found=f"{size} bytes that are no LMDB file", expected="two meta pages")
-    needed = (max(int.from_bytes(meta[_META_LAST_PAGE], "little") for meta in metas) + 1) * page_size
-    if size < needed:
-        raise CorruptLog(where=str(file), found=f"{size} bytes", expected=f"at least {needed}: it was truncated")
