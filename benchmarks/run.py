@@ -10,7 +10,6 @@ to the best peer. Writes benchmarks/results/<name>.json; targets.py and plot.py 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -40,8 +39,6 @@ def main() -> None:
     raw: dict[str, Any] = {"name": args.name, "machine": {}, "settings": settings, "questions": {}}
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{args.name}.json"
-    if args.merge and target.exists():
-        raw["questions"] = json.loads(target.read_text())["questions"]
     with tempfile.TemporaryDirectory(prefix="replaylog-bench-", dir=args.dir) as scratch:
         raw["machine"] = measure.machine(Path(scratch))
         print(measure.header(raw["machine"], settings), flush=True)
@@ -72,7 +69,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--appenders", type=int, nargs="*", default=[1, 16, 256, 1024])
     parser.add_argument("--sessions", type=int, default=appenders.SESSIONS, help="that appenders write to")
     parser.add_argument("--name", default="latest")
-    parser.add_argument("--merge", action="store_true", help="keep the other questions of results/<name>.json")
     parser.add_argument("--dir", default=None, help="a directory on the disk that is meant; default: TMPDIR")
     return parser.parse_args()
 
