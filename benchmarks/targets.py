@@ -305,7 +305,8 @@ def where(raw: dict[str, Any]) -> str:
     machine = raw["machine"]
     return (
         f"From [{raw['name']}.json]({raw['name']}.json): {machine['cpus']} x {machine['cpu']}, "
-        f"{machine['file_system']}, Python {machine['python']}, load {machine['load'][0]} at the start, {machine['time']}."
+        f"{machine['file_system']}, Python {machine['python']}, "
+        f"load {machine['load'][0]} at the start, {machine['time']}."
     )
 
 
