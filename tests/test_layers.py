@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not EXT.exists(), reason="needs the source tree"
 ROWS: dict[str, tuple[set[str], set[str], set[str]]] = {
     # No I/O, no clock, no thread, no loop.
     "pure": (
-        {"_cursor", "_errors", "_format", "_http", "_payload", "_plan", "_retention", "_sse", "_verdict"},
+        {"_cursor", "_errors", "_format", "_http", "_payload", "_plan", "_retention", "_settings", "_sse", "_verdict"},
         set(),
         {"msgpack"},
     ),

@@ -177,3 +177,60 @@ while True:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_a_key_that_threads_retry_at_once_is_one_event(tmp_path: Path) -> None:
+    import sys
+    import threading
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with replaylog.open(tmp_path / "log", durability="relaxed") as log:
+            session = log.create("s")
+            session.append("x")
+            log.checkpoint()
+            barrier = threading.Barrier(4)
+            ids: dict[int, set[int]] = {n: set() for n in range(300)}
+
+            def retry() -> None:
+                for n in range(300):
+                    barrier.wait(30)
+                    ids[n].add(session.append("same", key=f"k{n}"))
+
+            threads = [threading.Thread(target=retry) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            assert [len(found) for found in ids.values()] == [1] * 300
+            assert session.head == 301
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_an_append_that_can_never_fit_is_told_so(tmp_path: Path) -> None:
+    with replaylog.open(tmp_path / "log", memory_bytes=1 << 20) as log:
+        session = log.create("s")
+        with pytest.raises(replaylog.EventTooLarge) as caught:
+            session.append(b"x" * (2 << 20))
+        assert caught.value.bound == "memory_bytes"
+        assert session.append("small") == 1
+
+
+def test_after_a_refused_batch_flush_and_close_are_as_ever(log: Any) -> None:
+    refuse_next_write(log)
+    with pytest.raises(replaylog.LogFull):
+        log.session("other").append("lost")
+    log.flush()
+    with reopen(log) as again:
+        assert again.stats()["recovered_records"] == 0
+
+
+def test_meta_is_a_copy_in_both_directions(log: Any) -> None:
+    given: dict[str, Any] = {"user": "u1"}
+    session = log.create("m", meta=given)
+    given["late"] = object()
+    session.meta["evil"] = object()
+    log.checkpoint()
+    assert session.meta == {"user": "u1"}

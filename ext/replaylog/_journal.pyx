@@ -810,11 +810,14 @@ cdef class Journal:
         cdef int64_t deadline = -1 if timeout_s is None else rl_monotonic_ns() + <int64_t>(timeout_s * 1e9)
         cdef uint64_t seq
         cdef int out
+        cdef bint queued
         pthread_mutex_lock(&self.mutex)
+        queued = self.pending.records != 0
         seq = self.pending.seq if self.pending.records else self.pending.seq - 1
         pthread_mutex_unlock(&self.mutex)
         out = self.wait(seq, deadline, True)
-        return out == Outcome.OUT_DURABLE
+        # A batch that was refused before, and whose appenders know, is not waiting for anything.
+        return out == Outcome.OUT_DURABLE or (out == Outcome.OUT_FULL and not queued)
 
     def inject_error(self, int error):
         """Tests: the next fdatasync fails with errno `error`; negative: the next pwrite."""

@@ -11,6 +11,8 @@ Invariants (s is a Session; all under the GIL, which the flushing thread never t
 Any thread. What needs the store or waits is behind `_store` and `_journal`.
 """
 
+import copy
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython cimport no_gc, no_gc_clear
 from libc.stdlib cimport free, malloc
@@ -54,6 +56,7 @@ cdef dict KINDS = {MESSAGE: MESSAGE_BYTES}     # kinds seen, checked; bounded by
 cdef enum:
     KINDS_MAX = 1024
     KEYS_KEEP = 64
+    PINS_SWEEP = 32
     SESSION_BYTES = 512      # what a session costs in memory beside its chunks
     SEGMENT_SMALL = 4096     # a stored segment below this is always written again with its successors
     FRAMES_BYTES = 262144
@@ -492,8 +495,8 @@ cdef class Session:
 
     @property
     def meta(self):
-        """What create() was given, a JSON value."""
-        return self._meta
+        """What create() was given, a JSON value; a copy."""
+        return copy.deepcopy(self._meta)
 
     @property
     def cursor(self) -> str:
@@ -833,17 +836,19 @@ cdef class Session:
 
     cdef uint64_t known_key(self, bytes key, Prepared* p, uint64_t* seq) except? 0:
         """The id that the key got before, while the window holds it; 0: none. KeyReused for other content."""
-        cdef object found = self.keys.get(key) if self.keys is not None else None
+        cdef object found = None, stored = None
         cdef uint64_t id
         cdef Chunk c
         self.settle()
+        if self._log._on_disk and self.checkpointed and (self.keys is None or key not in self.keys):
+            stored = self._log._store.find_key(self._number, key)
+        # After the store was asked, which lets the GIL go: another thread may have used the key meanwhile.
+        if self.keys is not None:
+            found = self.keys.get(key)
         if found is None:
-            if not self._log._on_disk or not self.checkpointed:
+            if stored is None:
                 return 0
-            found = self._log._store.find_key(self._number, key)
-            if found is None:
-                return 0
-            found = (found, 0)
+            found = (stored, 0)
         id = found[0]
         if id < self._floor or id > self.assigned:
             return 0
@@ -1000,8 +1005,12 @@ cdef class Session:
         p.expires_ns = self._log.now() + self._log._grace_ns
         if self.pins is None:
             self.pins = [p]
-        else:
-            self.pins.append(p)
+            return p
+        self.pins.append(p)
+        if len(self.pins) % PINS_SWEEP == 0:  # many readers and nothing trimmed: forget those that are done
+            self.low()
+            if self.pins is None:
+                self.pins = [p]
         return p
 
     def trim(self, floor, *, timeout=None):
@@ -1569,14 +1578,18 @@ cdef class Replay:
         raise TypeError("readers come from resume(), replay() and follow()")
 
     cdef int start(self, Session session, object cursor) except -1:
+        # Reserved before it is judged: between a verdict and a later reservation a trim could fall.
+        self.held = session.pin(0)
+        self.session = session
         self.verdict = session.judge(cursor, True)
         if not self.verdict.ok:
+            self.held.expires_ns = 0
             raise NotResumable(self.verdict)
-        self.session = session
-        self.pos = self.verdict.asked.id
+        self.pos = self.held.pos = self.verdict.asked.id
         self.end = self.verdict.w.head
-        if self.pos < self.end:
-            self.held = session.pin(self.pos)
+        if self.pos == self.end:
+            self.held.expires_ns = 0
+            self.held = None
         return 0
 
     def __dealloc__(self):

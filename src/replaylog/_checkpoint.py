@@ -57,7 +57,8 @@ class Checkpoint:
     def _changes(self, taken: list[Session]) -> Iterator[Change]:
         for session in taken:
             if not session._born():
-                self._log._give_back_dirty([session], 0)  # its creation is still being flushed
+                if not session._refused():
+                    self._log._give_back_dirty([session], 0)  # its creation is still being flushed
                 continue
             yield self._change(session)
 

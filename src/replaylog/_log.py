@@ -8,6 +8,7 @@ can send; what `append` acknowledged survives what the durability mode says. Saf
 from __future__ import annotations
 
 import atexit
+import copy
 import heapq
 import os
 import secrets
@@ -24,6 +25,7 @@ from replaylog._directory import SLOT, Directory
 from replaylog._errors import (
     Backlogged,
     CorruptLog,
+    EventTooLarge,
     LogFull,
     LogLocked,
     NotResumable,
@@ -40,6 +42,7 @@ from replaylog._payload import META_BYTES_MAX, check_name, encode_json
 from replaylog._recovery import create_row, recover
 from replaylog._retention import Limits, Retention
 from replaylog._session import LogCore, Replay, Session
+from replaylog._settings import Durability, Settings
 from replaylog._watch import Watch
 from replaylog._writer import Maintenance
 from replaylog.store.embedded import EmbeddedStore
@@ -47,7 +50,6 @@ from replaylog.store.memory import MemoryStore
 
 __all__ = ["Durability", "Log", "SessionInfo", "open"]
 
-Durability = Literal["sync", "relaxed", "memory"]
 
 DEFAULT_RETENTION = Retention(events=65_536)
 QUOTA_HEADROOM = 0.05  # of map_bytes: deletes need pages too
@@ -140,7 +142,7 @@ def open(
     for name, value in (("memory_bytes", memory_bytes), ("map_bytes", map_bytes), ("backlog_bytes", backlog_bytes)):
         if value < 65536:
             raise ValueError(f"{name}={value}: at least 65536")
-    settings = _Settings(
+    settings = Settings(
         retention=retention,
         durability=durability,
         memory_bytes=memory_bytes,
@@ -165,33 +167,10 @@ def open(
     return Log(path, settings)
 
 
-class _Settings(NamedTuple):
-    retention: Retention | None
-    durability: Durability
-    memory_bytes: int
-    map_bytes: int
-    extent_bytes: int
-    extents_max: int
-    backlog_bytes: int
-    event_bytes_max: int
-    grace_ns: int
-    interval_s: float
-    checkpoint_bytes: int
-    flush_s: float
-    tombstones_max: int
-    tombstone_age_ns: int
-    close_timeout_s: float
-    readonly: bool
-    file_mode: int
-    allow_network: bool
-    clock: Callable[[], int] | None
-    broken: str
-
-
 class Log(LogCore):
     """The sessions of one directory, or of one process in memory. Made by `replaylog.open()`."""
 
-    def __init__(self, path: str | os.PathLike[str] | None, settings: _Settings) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, settings: Settings) -> None:
         self._settings = settings
         self.path = None if path is None else Path(path)
         self.durability: Durability = settings.durability
@@ -384,6 +363,7 @@ class Log(LogCore):
         check_name(name)
         if meta is not None and len(encode_json(meta)) > META_BYTES_MAX:
             raise ValueError(f"meta exceeds META_BYTES_MAX={META_BYTES_MAX}: keep large things elsewhere")
+        meta = copy.deepcopy(meta)  # the caller may go on with its own
         while True:
             with self._lock:
                 self._guard()
@@ -626,6 +606,8 @@ class Log(LogCore):
             return 0
         maintenance = self._maintenance
         assert maintenance is not None
+        if size > self._dirty_hard():
+            raise EventTooLarge(size=size, limit=self._dirty_hard(), bound=self._dirty_bound())
         dirty = self._dirty_size() + size
         if dirty > self._dirty_room():
             maintenance.wait_done(5.0)
@@ -683,33 +665,45 @@ class Log(LogCore):
         if not self._on_disk or self._numbers()["memory_used"] + size <= s.memory_bytes:
             return
         goal = int(s.memory_bytes * EVICT_TO) - size
-        with self._lock:  # nobody looks a name up while its session leaves
+        # Nobody may look a name up while its session leaves. Who creates holds the lock, perhaps until a checkpoint
+        # makes room in the journal: a checkpoint must never wait for it.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             by_use = self._by_use()
             for whole, names in ((True, by_use), (False, by_use[::-1])):
                 for _, name in names:
                     if self._numbers()["memory_used"] <= goal:
                         return
                     self._evict_one(name, whole)
+        finally:
+            self._lock.release()
 
     def _sweep(self) -> None:
         """Cold sessions age, old tombstones go, stale readers of the store are cleared."""
         self._advance_tick()
         with self._checkpoint_lock:
-            if self._state() != _OPEN:
-                return
-            now = self._now()
-            for _, row in self._store.expired(fmt.EXPIRY_EVENT, now, SWEEP_ROWS):
-                session = self._live(row.name)
-                if session is not None:
-                    _ = session.floor
-                    session._touch()
-            old = self._store.expired(fmt.EXPIRY_TOMBSTONE, now, SWEEP_ROWS)
-            surplus = self._store.tombstones() - self._settings.tombstones_max
-            if surplus > len(old):
-                old = self._store.expired(fmt.EXPIRY_TOMBSTONE, 2**63 - 1, min(surplus, SWEEP_ROWS))
-            if old:
-                self._forget(old)
-            self._store.reader_check()
+            if self._state() != _OPEN or not self._lock.acquire(blocking=False):
+                return  # as in `_evict`: next time
+            try:
+                self._sweep_locked()
+            finally:
+                self._lock.release()
+
+    def _sweep_locked(self) -> None:
+        now = self._now()
+        for _, row in self._store.expired(fmt.EXPIRY_EVENT, now, SWEEP_ROWS):
+            session = self._live(row.name)
+            if session is not None:
+                _ = session.floor
+                session._touch()
+        old = self._store.expired(fmt.EXPIRY_TOMBSTONE, now, SWEEP_ROWS)
+        surplus = self._store.tombstones() - self._settings.tombstones_max
+        if surplus > len(old):
+            old = self._store.expired(fmt.EXPIRY_TOMBSTONE, 2**63 - 1, min(surplus, SWEEP_ROWS))
+        if old:
+            self._forget(old)
+        self._store.reader_check()
 
     def _forget(self, old: list[tuple[int, Row]]) -> None:
         with self._lock:

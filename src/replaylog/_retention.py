@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 __all__ = ["Limits", "Retention"]
 
-GENERATIONS_MAX = 256  # openings with other limits that are remembered
+GENERATIONS_MAX = 4096  # openings with other limits that are remembered
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
